@@ -43,22 +43,17 @@ class LivePanel:
             TensorBoard). They run in a thread of their own; one that raises ends with a warning, and the run
             goes on.
 
-    Attributes:
-        exclusive: whether only one panel of this class may be open in this process.
-        first_phase: in which a run begins, where it has phases.
-        drawing_share: of one CPU that drawing may take.
-        state: of the present run, or of the last one.
-        run_id: of the same; no other run has it.
-        loop: the training function, where the engine's panel knows it; its text goes into the record.
-
     Raises:
         LabError: an argument is of a wrong type, or the panel is opened twice at the same time.
     """
 
-    exclusive = False
-    first_phase = ""
-    drawing_share = 0.1
-    loop: Any = None
+    exclusive = False  # whether only one panel of this class may be open in this process
+    first_phase = ""  # in which a run begins, where it has phases
+    drawing_share = 0.1  # of one CPU that drawing may take
+    loop: Any = None  # the training function, where it is known: its text goes into the record
+    explain: Callable[[], None] | None = None  # sets the run's `explained`
+    state: Run  # of the present run, or of the last one
+    run_id: str  # of the same; no other run has it
     _open: ClassVar[list["LivePanel"]] = []
 
     def __init__(
@@ -124,8 +119,6 @@ class LivePanel:
         """What the cell raises instead of the engine's error; None for the error itself."""
         return None
 
-    explain: Callable[[], None] | None = None  # sets the run's `explained`
-
     def after_stop(self) -> str:
         """What the reader who has stopped the run may do next."""
         return "The CPUs are free again"
@@ -176,12 +169,11 @@ class LivePanel:
     def _follow(self) -> Iterator[None]:
         """The course of one run. What is raised while it opens, or in the block, ends it."""
         sigint, error, self._ended, late = signal.getsignal(signal.SIGINT), None, None, False
-        self._over, self._written = threading.Event(), threading.Event()
         LivePanel._open.append(self)
         try:
             with contextlib.ExitStack() as around:
                 with interrupts.held():
-                    self._open_panel()
+                    self._begin()
                     around.enter_context(self.surroundings())
                 yield
         except BaseException as raised:
@@ -190,10 +182,12 @@ class LivePanel:
             # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
             signal.signal(signal.SIGINT, sigint)
         try:
-            with interrupts.held() as check:
+            with interrupts.held():
                 self._conclude(error)
-                if not interrupts.wait_until(self._all_is_sent, seconds=_SENDING, check=check):
-                    warnings.warn(f"the last of {self._name!r} is still being sent", stacklevel=4)
+            if self._sender.is_alive():
+                self._sender.join(_SENDING)
+            if self._sender.is_alive():
+                warnings.warn(f"the last of {self._name!r} is still being sent", stacklevel=4)
         except KeyboardInterrupt:
             late = True
         if isinstance(self._ended, KeyboardInterrupt):
@@ -206,7 +200,8 @@ class LivePanel:
                 raise translated from self._ended
             raise self._ended
 
-    def _open_panel(self) -> None:
+    def _begin(self) -> None:
+        self._over, self._written = threading.Event(), threading.Event()
         self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
         self._sender = threading.Thread(target=self._send_records, name="labkit-live", daemon=True)
         self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
@@ -217,11 +212,7 @@ class LivePanel:
             self._show(self._reporter.open)
         self._keep()
         self._drawer.start()
-        if self._live:
-            self._sender.start()
-
-    def _all_is_sent(self) -> bool:
-        return not self._sender.is_alive()
+        self._sender.start()
 
     def _conclude(self, error: BaseException | None) -> None:
         """The block was left by `error`: find out what ended the run, keep its record and draw what stays."""
@@ -244,10 +235,7 @@ class LivePanel:
         with self._lock:
             self.state.end(status)
         try:
-            with self._file_lock:
-                record = self._new_record()
-                record.write(record.folder)
-                self._record = record
+            self._record = self._write()
         except (LabError, ValueError) as error:
             # A full disk must not make a training fail that ended well.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
@@ -264,13 +252,16 @@ class LivePanel:
         with self._lock:
             return record_of(self.state, self.run_id, self.settings.home, **self._origin)
 
+    def _write(self) -> RunRecord:
+        with self._file_lock:
+            record = self._new_record()
+            record.write(record.folder)
+            return record
+
     def _keep(self) -> None:
         """Write the record of a run that goes on: if this kernel dies, it shows how far the run came."""
-        # If it cannot be written, a warning at the end says so.
-        with self._file_lock, contextlib.suppress(LabError, ValueError):
-            if not self._over.is_set():
-                record = self._new_record()
-                record.write(record.folder)
+        with contextlib.suppress(LabError, ValueError):  # a warning at the end says so
+            self._write()
 
     def _send_records(self) -> None:
         """Give a record to `live` every few seconds, and the last one."""

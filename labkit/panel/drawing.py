@@ -24,25 +24,16 @@ Files = Sequence[tuple[str, str]]  # (what, path)
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A panel at one moment, drawn. Reporters need no lock for it, and only put it where it shows.
-
-    Attributes:
-        subtitle: what it runs on, behind the name.
-        over, seconds: whether the run has ended, and how long it took so far.
-        body: below the head of the live panel.
-        lines: the latest of a log, each with a key that stays the same, so it is printed once. The last one
-            of a run that is over says how it ended.
-        summary: what stays in the notebook when the run is over.
-    """
+    """A panel at one moment, drawn. Reporters need no lock for it, and only put it where it shows."""
 
     name: str
-    subtitle: str
+    subtitle: str  # what it runs on, behind the name
     over: bool
-    seconds: float
-    body: Markup
+    seconds: float  # how long it took so far
+    body: Markup  # below the head of the live panel
+    summary: Markup  # what stays in the notebook when the run is over
+    lines: tuple[tuple[Hashable, str], ...]  # the latest of a log by keys that stay; the last: how it ended
     files: Files
-    lines: tuple[tuple[Hashable, str], ...]
-    summary: Markup
 
 
 def snapshot(run: Run, now: float, files: Files = ()) -> Snapshot:
@@ -104,13 +95,8 @@ def _printed(run: Run) -> str:
 def _template() -> jinja2.Template:
     folder = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=folder, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.globals |= {
-        "plot": plot,
-        "timeline": timeline,
-        "table": cards.table,
-        "style": Markup(cards.STYLE),
-    }
-    environment.globals |= {"printed": _printed, "errors": _errors, "plural": plural}
+    environment.globals |= {"plot": plot, "timeline": timeline, "table": cards.table, "errors": _errors}
+    environment.globals |= {"style": Markup(cards.STYLE), "printed": _printed, "plural": plural}
     environment.filters |= {"short": short, "seconds": seconds, "clock": clock}
     return environment.get_template("panel.html.j2")
 

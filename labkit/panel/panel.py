@@ -43,9 +43,8 @@ class Panel(LivePanel, Tracker):
 
     def __init__(self, name: str, **about: Any) -> None:
         options = {key: about.pop(key) for key in ("settings", "reporter", "live") if key in about}
-        self._about, self._warned = about, ""
+        self._about = about
         self._listener: Any = None
-        self._at_the_end: weakref.finalize | None = None  # closes the listener
         super().__init__(name, **options)
 
     def __reduce__(self) -> tuple:
@@ -54,7 +53,8 @@ class Panel(LivePanel, Tracker):
     def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
         """Report the metrics of an epoch that is done, in this process (Ray's report is seen)."""
         if self.state.status != "running":
-            self._warn_that_it_is_closed()
+            fact = f"the panel {self.state.name!r} is not open, so what is reported to it shows nowhere"
+            warnings.warn(f"{fact}: put the training into a `with` block of this panel", stacklevel=2)
         if (follower := current()) is not None:
             follower.reporting(metrics, None)
         self.emit("report", metrics=numbers(metrics), epoch=epoch)
@@ -78,11 +78,10 @@ class Panel(LivePanel, Tracker):
                 return self.run_id, None
             try:
                 return self.run_id, self.listen().address
-            except OSError as error:
+            except (OSError, ImportError) as error:
+                fact = f"this kernel cannot listen on {self.host()}: {error}. The training itself goes on"
                 warnings.warn(
-                    f"nothing of {self.state.name!r} will be seen here, because this kernel cannot listen on "
-                    f"{self.host()}: {error}. The training itself goes on",
-                    stacklevel=2,
+                    f"nothing of {self.state.name!r} will be seen here, because {fact}", stacklevel=2
                 )
                 return self.run_id, None
 
@@ -93,20 +92,8 @@ class Panel(LivePanel, Tracker):
         # It happened when it arrived, not when it was drawn; and the clocks of other machines differ.
         event = {"rank": 0, "pid": 0, "node": "", **event, "at": self.state.now()}
         with self._lock:
-            if self.state.status == "ready":
-                self._warn_that_it_is_closed()
-            else:
+            if self.state.status == "running":
                 self.state.apply(event)
-
-    def _warn_that_it_is_closed(self) -> None:
-        """Warn, once for each run, that what is reported shows nowhere."""
-        if self._warned != self.run_id:
-            self._warned = self.run_id
-            warnings.warn(
-                f"the panel {self.state.name!r} is not open, so what is reported to it shows nowhere: "
-                "put the training into a `with` block of this panel",
-                stacklevel=3,
-            )
 
     # -- what an engine's panel may override ---------------------------------------------------------
 
@@ -115,7 +102,7 @@ class Panel(LivePanel, Tracker):
         return self.state.engine != "one process"
 
     def channel(self, on_event: Callable[[dict[str, Any]], Any]) -> Any:
-        """How events come from other processes: a `Listener`, or what has its methods and attributes."""
+        """How events come from other processes: a `Listener`, or what has its `address` and `close`."""
         return Listener(on_event, host=self.host())
 
     def host(self) -> str:
@@ -139,10 +126,6 @@ class Panel(LivePanel, Tracker):
 
     def hang_up(self) -> None:
         if self._listener is not None:
-            try:
-                self._listener.drain()
-            finally:
-                self._listener.close()
-                self._listener = None
-                if self._at_the_end is not None:
-                    self._at_the_end.detach()  # a panel that is used for many runs would keep them all
+            self._at_the_end.detach()  # a panel that is used for many runs would keep them all
+            listener, self._listener = self._listener, None
+            listener.close()

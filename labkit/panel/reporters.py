@@ -9,7 +9,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from labkit.display import cards
@@ -70,10 +70,11 @@ class HtmlReporter(NullReporter):
     close = draw
 
     def _drawn(self, snapshot: Snapshot) -> dict[str, str]:
+        if snapshot.over:
+            return _static(snapshot)
         right = cards.mark("dim lk-num", f"{clock(snapshot.seconds)} · {_ONLY_BY_INTERRUPT}")
         head = cards.head(snapshot.name, cards.mark("dim", snapshot.subtitle), right)
-        html = snapshot.summary if snapshot.over else cards.frame(head, snapshot.body)
-        return {"text/html": str(html), "text/plain": f"{snapshot.name}: {snapshot.lines[-1][1]}"}
+        return {"text/html": str(cards.frame(head, snapshot.body)), "text/plain": snapshot.name}
 
 
 class WidgetReporter(NullReporter):
@@ -97,21 +98,22 @@ class WidgetReporter(NullReporter):
         from ipywidgets import HTML, HBox, Layout, VBox
 
         self._title, self._clock, self._body, self._aloud = (HTML() for _ in range(4))
-        buttons = list(self._buttons()) if _clicks_arrive() else []
-        hint = HTML(cards.part(cards.mark("dim", _INTERRUPT_HINT if buttons else _ONLY_BY_INTERRUPT)))
-        right = HBox([self._clock, *buttons, hint], layout=Layout(align_items="center"))
+        buttons, hint = [], _ONLY_BY_INTERRUPT
+        # VS Code and Colab deliver a click when the cell is done: they have no subshells.
+        if "VSCODE_PID" not in os.environ and "google.colab" not in sys.modules:
+            hint = _INTERRUPT_HINT
+            buttons = [_button("Stop", f"Stop the run ({hint})", self._on_stop)]
+            if self.explain:
+                explain = _button("Explain", "Show what each worker does now", lambda _: self.explain())
+                buttons.insert(0, explain)
+        words = HTML(cards.part(cards.mark("dim", hint)))
+        right = HBox([self._clock, *buttons, words], layout=Layout(align_items="center"))
         row = Layout(justify_content="space-between", align_items="center", padding="0 12px 0 0")
         head = HBox([self._title, right], layout=row)
         style = HTML(cards.STYLE, layout=Layout(display="none"))
         wide = Layout(max_width="880px", overflow="hidden")
         box = VBox([style, head, self._body, self._aloud], layout=wide)
         return box.add_class("labkit").add_class("lk-card")
-
-    def _buttons(self) -> Iterator[Any]:
-        tooltips = {"Explain": "Show what each worker does now", "Stop": f"Stop the run ({_INTERRUPT_HINT})"}
-        clicks = {"Explain": lambda _: self.explain(), "Stop": self._on_stop}
-        for name in ("Explain", "Stop") if self.explain else ("Stop",):
-            yield _button(name, tooltips[name], clicks[name])
 
     # A widget sends a value only if it is another one, so the browser lays out only what has changed.
 
@@ -125,11 +127,10 @@ class WidgetReporter(NullReporter):
 
     def close(self, snapshot: Snapshot) -> None:
         self._over = True
-        text = f"{snapshot.name}: {snapshot.lines[-1][1]}"
         if self._handle is None:
-            print(text)
+            print(_static(snapshot)["text/plain"])
         else:
-            self._handle.update({"text/html": str(snapshot.summary), "text/plain": text}, raw=True)
+            self._handle.update(_static(snapshot), raw=True)
         # Otherwise every run leaves two dozen models in the kernel, and in the notebook when it is saved.
         if self._box is not None:
             _close(self._box)
@@ -150,16 +151,15 @@ def choose(kind: str) -> NullReporter:
     In a notebook that is widgets, or HTML where ipywidgets is missing; elsewhere text.
     """
     if kind == "auto":
-        kind = (
-            "text" if not _in_notebook() else "widgets" if importlib.util.find_spec("ipywidgets") else "html"
-        )
+        in_notebook = "widgets" if importlib.util.find_spec("ipywidgets") else "html"
+        kind = in_notebook if _in_notebook() else "text"
     kinds = {"widgets": WidgetReporter, "html": HtmlReporter, "text": TextReporter, "none": NullReporter}
     return kinds[kind]()
 
 
-def _clicks_arrive() -> bool:
-    """Whether the front end delivers a click while a cell runs: VS Code and Colab have no subshells."""
-    return "VSCODE_PID" not in os.environ and "google.colab" not in sys.modules
+def _static(snapshot: Snapshot) -> dict[str, str]:
+    """What stays in the notebook."""
+    return {"text/html": str(snapshot.summary), "text/plain": f"{snapshot.name}: {snapshot.lines[-1][1]}"}
 
 
 def _button(name: str, tooltip: str, on_click: Callable[[Any], None]) -> Any:

@@ -28,14 +28,10 @@ _IS_A_HEAD = re.compile(r"(^|: ?|traceback: )Traceback( \(most recent call last\
 
 @dataclass
 class Failure:
-    """An exception: `text` is its traceback, already short.
+    """An exception."""
 
-    Attributes:
-        rank: of the worker, or the number of the trial; None if it belongs to none.
-    """
-
-    rank: int | None
-    text: str
+    rank: int | None  # of the worker, or the number of the trial; None if it belongs to none
+    text: str  # its traceback, already short
 
     @property
     def message(self) -> str:
@@ -47,36 +43,24 @@ class Failure:
 
 @dataclass
 class Span:
-    """A bar on the time axis, in Unix seconds.
+    """A bar on the time axis, in Unix seconds."""
 
-    Attributes:
-        row: "training" or "validation".
-        label: the epoch, counted from 1, or "".
-        status: of a validation: "in the loop", "validated", "failed", "timed out", or "" while it runs.
-    """
-
-    row: str
-    label: str
+    row: str  # "training" or "validation"
+    label: str  # the epoch, counted from 1, or ""
     begin: float
     end: float
-    status: str = ""
+    status: str = ""  # of a validation: "validated", "failed", "timed out", or "" while it runs
 
 
 @dataclass
 class Table:
-    """Rows under a head; a cell is text or a `Mark`.
-
-    Attributes:
-        more: how many rows there are besides `rows`.
-        stays: whether the summary has it, too.
-        widths: of the columns in percent, for a table that must not jump while its numbers change.
-    """
+    """Rows under a head; a cell is text or a `Mark`."""
 
     head: Sequence[str]
     rows: list[Sequence[str | Mark]]
-    more: int = 0
-    stays: bool = True
-    widths: Sequence[int] = ()
+    more: int = 0  # rows that there are besides these
+    stays: bool = True  # whether the summary has it, too
+    widths: Sequence[int] = ()  # of the columns in percent, for a table whose numbers change
 
 
 @dataclass
@@ -118,60 +102,36 @@ class Thinned(list):
 
 @dataclass(eq=False, repr=False)
 class Run:
-    """One run.
-
-    Attributes:
-        engine: what runs it, in the record's words ("one process", "Ray Train", …).
-        status: "ready", "running", "finished", "failed" or "stopped".
-        started_at, ended_at: Unix seconds, 0 before.
-        phase: what is being done now; `phases` has the seconds in each, in the order of their first begin.
-        prints: the latest lines; `printed` counts all of them.
-        failures: in the order in which they came; `unit` is what their `rank` counts.
-        hang: what each worker waits for, line by line, if nothing was heard since `heard_at`.
-        brief: whether a log has nothing of it but its end.
-        explained: (Unix seconds, what each worker did then, line by line), for a reader who asked.
-        version: grows with each event, so a panel is drawn only when there is something new.
-
-    What `fill` sets:
-        subtitle: on what it runs.
-        steps: a line of marks: the phases, or counts.
-        progress: (share that is done or None, words); None for a run without a bar.
-        tiles: large numbers, as (value, name).
-        tables, plot, spans: as their classes say.
-        notes: sentences about what is wrong, or what happened meanwhile.
-        what: what was done in the time that it took ("10 epochs").
-        result: what came out, in one line.
-        news: lines of a log between the first and the last, each with a key that stays the same.
-    """
+    """One run: what happened, and below that what `fill` makes of it for those who look."""
 
     name: str
-    engine: str = "one process"
-    status: str = "ready"
-    started_at: float = 0.0
+    engine: str = "one process"  # in the record's words: "Ray Train", …
+    status: str = "ready"  # then "running", and "finished", "failed" or "stopped"
+    started_at: float = 0.0  # Unix seconds
     ended_at: float = 0.0
-    phase: str = ""
-    phases: dict[str, float] = field(default_factory=dict)
-    prints: deque[str] = field(default_factory=lambda: deque(maxlen=200))
-    printed: int = 0
+    phase: str = ""  # what is being done now
+    phases: dict[str, float] = field(default_factory=dict)  # seconds in each, in the order of their begin
+    prints: deque[str] = field(default_factory=lambda: deque(maxlen=200))  # the latest lines
+    printed: int = 0  # how many there were
     failures: list[Failure] = field(default_factory=list)
-    unit: str = "rank"
-    brief: bool = False
-    hang: list[str] = field(default_factory=list)
-    heard_at: float = 0.0
-    explained: tuple[float, list[str]] | None = None
-    version: int = 0
+    unit: str = "rank"  # what their `rank` counts
+    brief: bool = False  # whether a log has nothing of it but its end
+    hang: list[str] = field(default_factory=list)  # what each worker waits for, if nothing is heard …
+    heard_at: float = 0.0  # … since then
+    explained: tuple[float, list[str]] | None = None  # when a reader asked, and what each worker did then
+    version: int = 0  # grows with each event: a panel is drawn only when there is something new
 
-    subtitle: str = ""
-    steps: list[Mark] = field(default_factory=list)
-    progress: tuple[float | None, str] | None = None
-    tiles: list[tuple[str, str]] = field(default_factory=list)
+    subtitle: str = ""  # on what it runs
+    steps: list[Mark] = field(default_factory=list)  # a line of phases, or of counts
+    progress: tuple[float | None, str] | None = None  # share that is done, if known, and words
+    tiles: list[tuple[str, str]] = field(default_factory=list)  # large numbers: (value, name)
     tables: list[Table] = field(default_factory=list)
     plot: Plot | None = None
     spans: list[Span] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    what: str = ""
-    result: str = ""
-    news: list[tuple[Hashable, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what is wrong, or happened meanwhile
+    what: str = ""  # was done in the time that it took ("10 epochs")
+    result: str = ""  # what came out, in one line
+    news: list[tuple[Hashable, str]] = field(default_factory=list)  # lines of a log, by keys that stay
 
     # -- what an adapter overrides -------------------------------------------------------------------
 
@@ -232,7 +192,7 @@ class Run:
             spent[self.phase] += max((now or self.now()) - self._phase_began, 0.0)
         return spent
 
-    # -- what happens --------------------------------------------------------------------------------
+    # -- what happens, and what is said about it -----------------------------------------------------
 
     def fail(self, text: str, rank: int | None = None) -> None:
         """Something raised; `text` is its short traceback."""
@@ -241,8 +201,6 @@ class Run:
     def print(self, text: str) -> None:
         self.prints.append(cleaned(text))
         self.printed += 1
-
-    # -- what is said about it -----------------------------------------------------------------------
 
     def failed(self, failure: Failure) -> str:
         """A failure in one line."""
@@ -281,12 +239,7 @@ def whole(value: Any) -> int | None:
 
 
 def record_of(run: Run, run_id: str, home: Path, **origin: Any) -> RunRecord:
-    """The record of a run, over or not, to be written to its folder.
-
-    Args:
-        origin: its code and its commit, as `RunRecord` has them.
-    """
-    folder = folder_of(home, run.name, run_id)
+    """The record of a run, over or not; `origin` is its code and its commit."""
     record = RunRecord(
         name=run.name,
         run_id=run_id,
@@ -300,4 +253,4 @@ def record_of(run: Run, run_id: str, home: Path, **origin: Any) -> RunRecord:
         process=this_process() if run.status == "running" else {},
         **origin,
     )
-    return replace(record, **run.to_record(), folder=str(folder))
+    return replace(record, **run.to_record(), folder=str(folder_of(home, run.name, run_id)))

@@ -1,51 +1,52 @@
-"""A training run: takes in the events of its workers, and knows what they come to.
+"""A training run: takes in the events of its workers, and says what is shown of them.
 
-`labkit.panel.tracking` lists the events; `labkit.panel.shown` says what is shown of the run.
+`labkit.panel.tracking` lists the events.
 """
 
 import math
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.panel.run import Run, Span, Thinned, whole
+from labkit.display import formatting
+from labkit.display.formatting import UNKNOWN, count, number, plural, seconds, short, short_metrics, size
+from labkit.panel.run import Curve, Mark, Plot, Run, Span, Table, Thinned, joined, whole
 from labkit.panel.workers import Positions, Workers, WorkerState
 
-_POINTS_KEPT = 240  # about one per pixel of the curve
-_SPANS_KEPT = 900
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
+
+_POINTS_KEPT = 240  # about one per pixel of the curve
+_SPANS_KEPT, _CHECKPOINTS_SHOWN, _WORKERS_SHOWN, _REPORTS_SHOWN = 900, 6, 8, 240
+_COUNTS = {"epoch", "epochs", "step", "steps", "global_step", "rank", "workers", "world", "world_size"}
+_DAY = 86_400.0
+_PHASES = {"starting": "starting workers", "loading": "loading data"}
+_STATUSES = {
+    "committed": ("ok", "✓ saved"),
+    "pending": ("wait", "○ waits for validation"),
+    "validated": ("ok", "✓ validated"),
+    "failed": ("bad", "✕ validation failed"),
+    "timed out": ("bad", "✕ timed out"),
+}
+_SAID = {"validated": "validated", "failed": "validation failed", "timed out": "timed out"}
 
 
 @dataclass
 class CheckpointState:
-    """One checkpoint.
-
-    Attributes:
-        epoch: counted from 1; 0 before the first.
-        bytes: size of its files.
-        status: "committed" (saved), "pending" (a validation was asked for), or one of `DECIDED`.
-        metrics: those reported with it, updated by those of its validation.
-        late: the part of them that the validation brought.
-        reason: why the validation failed, in one line.
-        committed_at: when it was seen first, in Unix seconds.
-        begun_at: when its validation began; the last time, if it was started again.
-        decided_at: when its status was decided, and `late` was there.
-        seconds: that the validation took in its own process.
-        deleted: its files are gone: `num_to_keep` checkpoints ranked above it.
-    """
+    """One checkpoint."""
 
     path: str
-    epoch: int
-    committed_at: float
+    epoch: int  # counted from 1; 0 before the first
+    committed_at: float  # Unix seconds: when it was seen first
     bytes: int | None = None
-    status: str = "committed"
-    metrics: dict[str, Any] = field(default_factory=dict)
-    late: dict[str, Any] = field(default_factory=dict)
-    reason: str = ""
-    begun_at: float | None = None
-    decided_at: float | None = None
-    seconds: float | None = None
-    deleted: bool = False
+    status: str = "committed"  # saved; "pending": a validation was asked for; then one of `DECIDED`
+    metrics: dict[str, Any] = field(default_factory=dict)  # reported with it, and those of its validation
+    late: dict[str, Any] = field(default_factory=dict)  # the latter
+    reason: str = ""  # why the validation failed, in one line
+    begun_at: float | None = None  # when the validation began; the last time, if it was started again
+    decided_at: float | None = None  # when `late` was there
+    seconds: float | None = None  # that the validation took in its own process
+    deleted: bool = False  # `num_to_keep` checkpoints ranked above it
 
     @property
     def label(self) -> str:
@@ -81,13 +82,8 @@ class Checkpoints(list[CheckpointState]):
         return sum(checkpoint.status == "pending" for checkpoint in self)
 
     def update(self, event: dict[str, Any], epoch: int, *, counted_from: int = 0) -> None:
-        """Take in a ``checkpoint`` event.
-
-        Args:
-            epoch: for one that is new and whose metrics do not tell its epoch.
-            counted_from: the number of the first epoch in the metrics, 0 or 1.
-        """
-        known, status, metrics = self._find(event, epoch), event.get("status"), event.get("metrics", {})
+        """Take in a ``checkpoint`` event; `counted_from` is the number of the first epoch in its metrics."""
+        known, status, metrics = self.of(event, epoch), event.get("status"), event.get("metrics", {})
         told = whole(metrics.get("epoch"))
         # The checkpoints of an earlier run of that name are of epochs of their own.
         known.epoch = known.epoch if told is None else told + 1 - counted_from
@@ -102,16 +98,8 @@ class Checkpoints(list[CheckpointState]):
             if status in DECIDED and known.decided_at is None:
                 known.decided_at = event["at"]
 
-    def validation(self, event: dict[str, Any], epoch: int) -> None:
-        """Take in a ``validation`` event: one has begun, or is over."""
-        known = self._find(event, epoch)
-        known.begun_at, known.seconds = event["at"], None
-        if event.get("done"):
-            known.seconds = event["seconds"]
-            known.begun_at -= known.seconds
-            known.reason = " ".join(event["text"].split())
-
-    def _find(self, event: dict[str, Any], epoch: int) -> CheckpointState:
+    def of(self, event: dict[str, Any], epoch: int) -> CheckpointState:
+        """The checkpoint of an event; a new one is of `epoch`."""
         known = next((one for one in reversed(self) if one.path == event["path"]), None)
         if known is None:
             known = CheckpointState(event["path"], epoch, event["at"])
@@ -120,21 +108,7 @@ class Checkpoints(list[CheckpointState]):
 
 
 class TrainingRun(Run):
-    """All that is known of one training run.
-
-    Attributes:
-        workers: by rank.
-        history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
-        note: a sentence that the panel of an engine adds, or "".
-        trained: spans of training, one for each epoch.
-        repeated: steps that rank 0 made a second time, because no checkpoint had them when it was restarted.
-        steps_of_run: of the whole run, for one that is not told in epochs.
-        earlier: epochs that an earlier run of this name had done, where this one goes on.
-        empty: ranks whose loader had no batch.
-        fed: whether there is a loader, and so rows and waiting.
-        sizes: (Unix seconds, number of workers) from then on: an elastic run has several.
-        given: what its record says besides (see `RunRecord`): config, seed, scaling, storage_path.
-    """
+    """All that is known of one training run. `given` is what its record has besides (see `RunRecord`)."""
 
     def __init__(
         self,
@@ -154,31 +128,27 @@ class TrainingRun(Run):
             dataset = str(getattr(dataset, "name", type(dataset).__name__))
         self.world_size, self.dataset, self.given = world_size, dataset, given
         self.epochs, self.rows = whole(epochs) or None, whole(rows) or None
-        self.steps_of_run = None if self.epochs else whole(steps) or None
-        self.note = ""
-        self.first_step_at = 0.0
-        self.repeated, self.earlier, self.empty, self.fed = 0, 0, set[int](), True
-        self.sizes: list[tuple[float, int]] = []
+        self.steps_of_run = None if self.epochs else whole(steps) or None  # of one that has no epochs
         self.workers, self.checkpoints, self.positions = Workers(), Checkpoints(), Positions()
-        self.history: list[dict[str, Any]] = []
-        self.trained: deque[Span] = deque(maxlen=_SPANS_KEPT)
-        self.reports_from = 0  # the number of the first epoch in reports, 0 or 1
-        self._reports = 0
-        self._parts = {"data": 0.0, "training": 0.0, "between epochs": 0.0, "restart": 0.0}
-        self._epoch_seconds: dict[int, float] = {}
+        self.history: list[dict[str, Any]] = []  # one dict per report: "epoch" (from 0), rank 0's metrics
+        self.note = ""  # a sentence that the panel of an engine adds
+        self.earlier = 0  # epochs that an earlier run of this name had done, where this one goes on
+        self.repeated = 0  # steps of rank 0 that came after the last checkpoint, and were made again
+        self.empty: set[int] = set()  # ranks whose loader had no batch
+        self.fed = True  # whether there is a loader, and so rows and waiting
+        self.sizes: list[tuple[float, int]] = []  # (Unix seconds, number of workers from then on)
+        self.trained: deque[Span] = deque(maxlen=_SPANS_KEPT)  # one for each epoch
+        self.first_step_at = 0.0
         self._begun_at = 0.0  # the fraction that was done before the first step: a resumed run has some
         self._failed_at: float | None = None  # when workers failed that were not replaced yet
-        self._points = Thinned(_POINTS_KEPT)  # (epoch, step, metrics)
+        self._parts = {"data": 0.0, "training": 0.0, "between epochs": 0.0, "restart": 0.0}
+        self._epoch_seconds: dict[int, float] = {}
         self._lengths: dict[int, int] = {}  # epoch -> its steps, or the most seen so far
+        self._points = Thinned(_POINTS_KEPT)  # (epoch, step, metrics)
         self._latest: dict[str, Any] = {}
-        self._nan_since: int | None = None  # the epoch from which on each report had a NaN
+        self._reports, self._reports_from = 0, 0  # the number of the first epoch in them, 0 or 1
 
     # -- what can be read off it --------------------------------------------------------------------
-
-    def fill(self, now: float) -> None:
-        from labkit.panel import shown
-
-        shown.fill(self, now)
 
     def outcome(self) -> str:
         """``failed in epoch 3, rank 1``, as far as that is known."""
@@ -259,21 +229,14 @@ class TrainingRun(Run):
         latest = self.history[-1] if self.over and self.history else self._latest
         return {name: value for name, value in latest.items() if name != "epoch"}
 
-    @property
-    def undefined(self) -> str:
-        """Which metrics of the last report are NaN, and since when; "" if none is."""
-        if self._nan_since is None:
-            return ""
-        return f"{', '.join(_undefined(self.history[-1]))}: not a number since epoch {self._nan_since + 1}"
-
     def timeline(self, now: float) -> list[Span]:
         """Training and validations of a run that validates; other runs need no such figure."""
-        spans = list(self.trained)
-        spans += [span for checkpoint in self.checkpoints if (span := checkpoint.span(now))]
-        return spans[-_SPANS_KEPT:] if any(span.row == "validation" for span in spans) else []
+        validations = [span for checkpoint in self.checkpoints if (span := checkpoint.span(now))]
+        return [*self.trained, *validations][-_SPANS_KEPT:] if validations else []
 
     def to_record(self) -> dict[str, Any]:
-        spent, spans = self.time_breakdown(), self.timeline(self.ended_at or self.now())
+        spent = self.time_breakdown()
+        validates = any(one.begun_at is not None for one in self.checkpoints)
         return {
             "workers": self.world_size,
             "dataset": self.dataset,
@@ -288,17 +251,16 @@ class TrainingRun(Run):
             "history": list(self.history),
             "checkpoints": self.checkpoints.kept,
             "checkpoint": next((one.path for one in reversed(self.checkpoints) if not one.deleted), None),
-            "extra": {"checkpoints": self._validations(spans)} if spans else {},
+            "extra": {"checkpoints": list(self._validations())} if validates else {},
         }
 
-    def _validations(self, spans: list[Span]) -> list[dict[str, Any]]:
+    def _validations(self) -> Iterator[dict[str, Any]]:
         """The checkpoints of a run that validates, one by one."""
-        trained, rows = {span.label: span.end for span in spans if span.row == "training"}, []
+        trained = {span.label: span.end for span in self.trained}
         for one in self.checkpoints:
             end, known = trained.get(str(one.epoch)), one.decided_at or one.committed_at
             row = {"checkpoint": one.label, "status": one.status, "metrics": one.metrics}
-            rows.append(row | {"seconds_to_metric": None if end is None else max(known - end, 0.0)})
-        return rows
+            yield row | {"seconds_to_metric": None if end is None else max(known - end, 0.0)}
 
     # -- what happens -------------------------------------------------------------------------------
 
@@ -326,7 +288,8 @@ class TrainingRun(Run):
 
     def on_saved(self, event: dict[str, Any]) -> None:
         if event["rank"] == 0 and self._worker(event) is not None:
-            self.positions.saved(event["epoch"], event["step"])
+            epochs, steps = self.positions.base
+            self.positions.saved.append((epochs + event["epoch"], steps + event["step"]))
 
     def on_empty(self, event: dict[str, Any]) -> None:
         self.empty.add(event["rank"])
@@ -336,10 +299,12 @@ class TrainingRun(Run):
         if worker is None:
             return
         self.repeated += self.positions.settle()
-        event = {**event, "epoch": event["epoch"] + self.earlier + self.positions.base[0]}  # of the whole run
+        epochs, steps = self.positions.base
+        event = {**event, "epoch": event["epoch"] + self.earlier + epochs}  # of the whole run
         is_new, begins = not worker.begun, worker.begins_epoch(event)
-        seconds, waiting = worker.update(event)
-        self.positions.seen(worker.made)
+        spent, waiting = worker.update(event)
+        # All ranks make the same steps: one may tell more than rank 0.
+        self.positions.reached = max(self.positions.reached, steps + worker.made)
         if worker.rank != 0:
             return
         at, self.fed = event["at"], event.get("fed", True)
@@ -348,11 +313,10 @@ class TrainingRun(Run):
             self._begins(worker, at)
         if begins:
             self._parts["between epochs"] += event.get("between", 0.0)
-            self._training = Span("training", str(worker.epoch + 1), at - event["seconds"], at)
-            self.trained.append(self._training)
-        self._training.end = at
+            self.trained.append(Span("training", str(worker.epoch + 1), at - event["seconds"], at))
+        self.trained[-1].end = at
         self._parts["data"] += waiting
-        self._parts["training"] += seconds - waiting
+        self._parts["training"] += spent - waiting
         self._advance(worker, event)
 
     def _begins(self, worker: WorkerState, at: float) -> None:
@@ -382,27 +346,30 @@ class TrainingRun(Run):
             return  # a loop in which each rank reports has one history: rank 0's, as Ray keeps it
         metrics, told = dict(event.get("metrics") or {}), event.get("epoch")
         epoch = whole(metrics.get("epoch") if told is None else told)
-        if epoch == 1 and not self._reports and not self._goes_on():
+        goes_on = self.earlier or self.workers.restarts or (self.first_step_at and self._begun_at)
+        if epoch == 1 and not self._reports and not goes_on:
             leader = self.workers.leader
-            self.reports_from = 1 if leader is None or leader.epoch == 0 else 0
-        epoch = self._reports + self.earlier if epoch is None else max(epoch - self.reports_from, 0)
+            self._reports_from = 1 if leader is None or leader.epoch == 0 else 0
+        epoch = self._reports + self.earlier if epoch is None else max(epoch - self._reports_from, 0)
         self._reports += 1
         self.history.append({**metrics, "epoch": epoch})
-        if not _undefined(metrics):
-            self._nan_since = None
-        elif self._nan_since is None:
-            self._nan_since = epoch
         self._latest |= metrics
 
     def on_checkpoint(self, event: dict[str, Any]) -> None:
         known = len(self.checkpoints)
-        self.checkpoints.update(event, self._epoch(), counted_from=self.reports_from)
+        self.checkpoints.update(event, self._epoch(), counted_from=self._reports_from)
         self.positions.committed += event.get("status") == "committed" and len(self.checkpoints) > known
         if self.phase == "training" and self.fraction() == 1.0 and self.checkpoints.pending:
             self.enter("waiting for validations", event["at"])
 
     def on_validation(self, event: dict[str, Any]) -> None:
-        self.checkpoints.validation(event, self._epoch())
+        """One that runs in parallel to the training has begun, or is over."""
+        known = self.checkpoints.of(event, self._epoch())
+        known.begun_at, known.seconds = event["at"], None
+        if event.get("done"):
+            known.seconds = event["seconds"]
+            known.begun_at -= known.seconds
+            known.reason = " ".join(event["text"].split())
 
     def on_print(self, event: dict[str, Any]) -> None:
         self.print(f"[rank {event['rank']}] {event['text']}" if self.world_size > 1 else event["text"])
@@ -414,22 +381,200 @@ class TrainingRun(Run):
     def fail(self, text: str, rank: int | None = 0) -> None:
         super().fail(text, rank)  # rank 0 speaks for all
 
-    def _goes_on(self) -> bool:
-        """Whether an earlier run, or an attempt of this one, has done its first epochs."""
-        return bool(self.earlier or self.workers.restarts or self.first_step_at and self._begun_at)
-
     def _worker(self, event: dict[str, Any]) -> WorkerState | None:
         """The worker of an event, with a look at whether its group has begun again."""
         before = self.workers.restarts
         worker = self.workers.of(event)
-        if self.workers.restarts > before:
-            self.positions.go_back()
+        self.positions.goes_back = self.positions.goes_back or self.workers.restarts > before
         return worker
 
     def _epoch(self) -> int:
         """Of a checkpoint that does not say which epoch it is of, from 1; 0 before the first report."""
         return self.history[-1]["epoch"] + 1 if self.history else 0
 
+    # -- what is shown ------------------------------------------------------------------------------
 
-def _undefined(metrics: dict[str, Any]) -> list[str]:
-    return [name for name, value in metrics.items() if isinstance(value, float) and math.isnan(value)]
+    def fill(self, now: float) -> None:
+        workers = plural(self.world_size, "worker") if self.engine != "one process" else ""
+        rows = f"{self.rows:,} rows" if self.rows else ""
+        self.subtitle = joined(self.engine, workers, self.dataset, rows)
+        self.steps = list(self._shown_phases(now))
+        self.progress = self.fraction(), self._headline(now)
+        self.tiles = list(self._shown_tiles())
+        self.tables = [*self._shown_workers(), *self._shown_checkpoints(now)]
+        self.plot, self.spans = self._shown_curves(), self.timeline(now)
+        self.notes = [note for note in (self._changes(), self.note, self._no_batch()) if note]
+        self.what = plural(len(self.epoch_seconds), "epoch") if self.epoch_seconds else ""
+        self.result = self._result()
+        self.news = list(self._log())
+        if self.over and not self.spans and len(self.curve) + len(self.history) < 3:  # nothing to see
+            self.plot, self.tiles, self.tables = None, [], []
+        elif self.over and not self.plot.curves:  # it reported counts alone
+            self.plot = None
+
+    def _headline(self, now: float) -> str:
+        """Where the run is: ``epoch 7 of 10 · step 14 of 22 · about 19 s left``."""
+        worker, pending = self.workers.leader, self.checkpoints.pending
+        if worker is None or not self.first_step_at:
+            return _PHASES.get(self.phase, self.phase)
+        if pending and self.fraction() == 1.0:
+            return f"all epochs are trained · {plural(pending, 'validation')} left"
+        left, of = self.eta(now), f" of {self.epochs}" if self.epochs and not self.exceeds else ""
+        step = f"step {worker.step}" + (f" of {worker.total}" if worker.total else "")
+        # A run that is between two epochs is drawn at the end of the first.
+        return joined(
+            "" if self.counts_steps else f"epoch {worker.epoch + 1}{of}",
+            f"step {self.made} of {self.steps_of_run}" if self.steps_of_run else step,
+            "" if left is None else f"about {seconds(left)} left" if left >= 1 else "nearly done",
+        )
+
+    def _shown_phases(self, now: float) -> Iterator[Mark]:
+        """The phases passed; loading and training alternate, so each name appears once."""
+        for name, spent in self.phase_seconds(now).items():
+            words = f"{_PHASES.get(name, name)} {seconds(spent)}"
+            yield ("now", f"● {words}") if name == self.phase else ("ok", f"✓ {words}")
+
+    def _shown_tiles(self) -> Iterator[tuple[str, str]]:
+        """The two most telling metrics of those that are reported, rows per second, waiting for data."""
+        reported = {name for report in self.history for name in report}
+        metrics = dict(self._measured(self.metrics()))
+        metrics = {name: value for name, value in metrics.items() if name in reported} or metrics
+        for name in _ranked(metrics)[:2]:
+            yield number(metrics[name]), short(name, 24)
+        waiting = self.waiting_share()
+        yield count(self.rows_per_second()) if self.first_step_at and self.fed else UNKNOWN, "rows/s"
+        yield UNKNOWN if waiting is None else f"{waiting:.0%}", "waiting for data"
+
+    def _shown_workers(self) -> Iterator[Table]:
+        workers, slowest = [self.workers[rank] for rank in sorted(self.workers)], self.workers.slowest
+        rows = [_row(one, slowest=one is slowest) for one in workers[:_WORKERS_SHOWN]]
+        if rows:
+            head = ("rank", "node", "pid", "step", "rows/s", "waiting", "memory")
+            yield Table(head, rows, more=len(workers) - len(rows), stays=False)
+
+    def _shown_checkpoints(self, now: float) -> Iterator[Table]:
+        rows = []
+        for one in reversed(self.checkpoints[-_CHECKPOINTS_SHOWN:]):
+            given = {name: value for name, value in one.metrics.items() if name not in one.late}
+            rows.append((one.label, size(one.bytes), self._words(given, 2), self._status(one, now)))
+        if rows:
+            head = ("checkpoint", "size", "metrics", "status")
+            yield Table(head, rows, more=len(self.checkpoints) - len(rows))
+
+    def _status(self, one: CheckpointState, now: float) -> Mark:
+        kind, words = _STATUSES.get(one.status, ("dim", one.status))
+        if self.over and one.status == "pending":
+            words = "○ not validated yet"
+        elif one.validating and not self.over:
+            kind, words = "wait", f"● validating {seconds(now - one.begun_at)}"
+        elif late := self._words(one.late, 2):
+            words = f"✓ {late}"
+        elif one.status == "timed out" and one.begun_at:
+            words += f" after {seconds(one.decided_at - one.begun_at)}"
+        elif one.status == "failed" and one.reason:
+            words += f": {short(one.reason, 60)}"
+        if one.deleted:
+            kind, words = "dim", "deleted" if one.status == "committed" else f"{words} · deleted"
+        return kind, words
+
+    def _shown_curves(self) -> Plot:
+        """Two metrics over the epochs: the first with its scale at the left, the second at the right.
+
+        Those that are reported are drawn, and pale behind them their values in single steps.
+        """
+        history = self.history[:: -(len(self.history) // _REPORTS_SHOWN + 1)]
+        reports = [(report["epoch"] + 1.0, report) for report in reversed(history)]
+        # What a validation brings comes when its epoch is long over.
+        reports += [(float(one.epoch), one.late) for one in self.checkpoints if one.epoch]
+        steps, reported, latest = self._series(self.curve), self._series(reports), self.metrics()
+        behind, curves = [], []
+        for name, look in zip(_ranked(steps | reported)[:2], ("main", "second"), strict=False):
+            points = reported.get(name) or steps[name]
+            if name in reported and name in steps:
+                behind.append(Curve(name, steps[name], "pale" if look == "main" else "pale second"))
+            words = f"{short(name, 16)} {number(latest.get(name, points[-1][1]))}"
+            curves.append(Curve(words, points, look))
+        last = max((curve.points[-1][0] for curve in behind + curves), default=0.0)
+        end = max(self.epochs or 0, math.ceil(last), 1)
+        return Plot("report" if self.counts_steps else "epoch", behind + curves, end)
+
+    def _series(self, rows: Iterable[tuple[float, dict[str, Any]]]) -> dict[str, list[tuple[float, float]]]:
+        """The points of each metric; one for each place, in order: an epoch may have been repeated."""
+        found: dict[str, dict[float, float]] = {}
+        for x, metrics in rows:
+            for name, value in self._measured(metrics):
+                if abs(value) < 1e12:
+                    found.setdefault(name, {})[x] = value
+        return {name: sorted(points.items()) for name, points in found.items()}
+
+    def _measured(self, metrics: dict[str, Any]) -> Iterator[tuple[str, float]]:
+        """The metrics that measure something: numbers, but no counts and no moments of this run."""
+        for name, value in metrics.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and name not in _COUNTS and not self._is_moment(value):
+                yield name, value
+
+    def _is_moment(self, value: Any) -> bool:
+        """Whether a metric is a Unix time, such as when a validation began; the record has it."""
+        return isinstance(value, float) and abs(value - self.started_at) < _DAY < self.started_at
+
+    def _words(self, metrics: dict[str, Any], most: int = 4) -> str:
+        return short_metrics({n: v for n, v in metrics.items() if not self._is_moment(v)}, most)
+
+    def _changes(self) -> str:
+        """Restarts, what they cost, and the numbers of workers over time: ``2 → 1 (00:41) workers``."""
+        again = f"workers started again {self.workers.restarts} ×" if self.workers.restarts else ""
+        again += f", {plural(self.repeated, 'step')} trained twice" if self.repeated else ""
+        sizes = " → ".join(f"{n} ({formatting.clock(at - self.started_at)})" for at, n in self.sizes[1:])
+        return joined(again, f"{self.sizes[0][1]} → {sizes} workers" if sizes else "")
+
+    def _no_batch(self) -> str:
+        """Which ranks had no batch: a shard without rows."""
+        ranks = " and ".join(f"rank {rank}" for rank in sorted(self.empty)[:3])
+        return f"{ranks} got no batch: its shard is empty (fewer rows than workers?)" if ranks else ""
+
+    def _result(self) -> str:
+        """``loss 0.141 · accuracy 0.967 · 18.1 k rows/s · 10 checkpoints · 3 kept``."""
+        waiting, saved = self.waiting_share() or 0.0, self.checkpoints
+        found, words = [one.status for one in saved], {**_SAID, "pending": "not validated yet"}
+        return joined(
+            self._words(self.metrics()),
+            self._rate(),
+            f"{waiting:.0%} of each epoch waiting for data" if waiting >= 0.005 else "",
+            plural(len(saved), "checkpoint") if saved else "",
+            f"{saved.kept} kept" if saved.kept < len(saved) else "",
+            *(f"{found.count(status)} {said}" for status, said in words.items() if status in found),
+        )
+
+    def _log(self) -> Iterator[tuple[tuple, str]]:
+        """Lines of a log: each phase until the first report, each report, each decided checkpoint."""
+        # Loading and training alternate in every epoch; once each is news, after that the epochs are.
+        for name in self.phases if not self.history else ():
+            yield ("phase", name), _PHASES.get(name, name)
+        for place, report in list(enumerate(self.history))[-20:]:
+            of = f"/{self.epochs}" if report["epoch"] < (self.epochs or 0) else ""
+            # A loop that counts steps has its step among the metrics.
+            epoch = "" if self.counts_steps else f"epoch {report['epoch'] + 1}{of}"
+            yield ("report", place), joined(epoch, self._words(report), self._rate())
+        for one in self.checkpoints:
+            if one.status in _SAID:
+                words = self._words(one.late) or one.reason
+                yield ("decided", one.path), f"{one.label}: {_SAID[one.status]} {words}".rstrip()
+
+    def _rate(self) -> str:
+        return f"{count(self.rows_per_second())} rows/s" if self.rows_per_second() >= 1 else ""
+
+
+def _row(one: WorkerState, *, slowest: bool) -> tuple[str | Mark, ...]:
+    """A row of the table of workers; the one that holds up the others is marked."""
+    rate, waits = UNKNOWN, UNKNOWN
+    if one.seconds > 0:
+        rate, waits = count(one.rows_per_second), f"{one.waiting_share:.0%}"
+    memory = size(one.memory) + (f", GPU {size(one.gpu_memory)}" if one.gpu_memory is not None else "")
+    rank = ("wait", f"{one.rank} slow") if slowest else str(one.rank)
+    return rank, one.node, str(one.pid), str(one.step) if one.begun else UNKNOWN, rate, waits, memory
+
+
+def _ranked(names: Iterable[str]) -> list[str]:
+    """The most telling first: the loss, then an accuracy."""
+    return sorted(names, key=lambda name: (name != "loss", "accuracy" not in name, name))

@@ -1,5 +1,6 @@
 """The progress of each worker of a run, which process has which rank, and which steps are repeated."""
 
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,38 +9,26 @@ _STANDS_OUT = 0.1  # share of time or rate: smaller differences are noise
 
 @dataclass
 class WorkerState:
-    """The progress of one worker.
-
-    Attributes:
-        epoch, step, total: where it is; `total` is the number of steps in this epoch, if known.
-        rows, seconds: in all of its loops, from its first batch on.
-        waiting: the part of these seconds in which it had no data.
-        memory, gpu_memory: of its process at its latest step, in bytes, if known.
-        made: all the steps of its process.
-    """
+    """The progress of one worker."""
 
     rank: int
     node: str = ""
     pid: int = 0
     epoch: int = 0
-    step: int = 0
-    total: int | None = None
-    rows: int = 0
-    seconds: float = 0.0
-    waiting: float = 0.0
-    memory: int | None = None
+    step: int = 0  # in this epoch
+    total: int | None = None  # steps of this epoch, if known
+    rows: int = 0  # in all of its epochs, as are the seconds
+    seconds: float = 0.0  # from its first batch on
+    waiting: float = 0.0  # the part of them in which it had no data
+    memory: int | None = None  # bytes of its process at its latest step
     gpu_memory: int | None = None
-    made: int = 0
-    _loop: tuple[int, float, float] | None = None  # rows, seconds and waiting of the current epoch
+    made: int = 0  # all the steps of its process
+    begun: bool = False  # whether it has got its first batch
+    _epoch: tuple[int, float, float] = (0, 0.0, 0.0)  # rows, seconds and waiting of the current one
 
     @property
     def process(self) -> tuple[int, str, int]:
         return self.rank, self.node, self.pid
-
-    @property
-    def begun(self) -> bool:
-        """Whether it has got its first batch."""
-        return self._loop is not None
 
     def begins_epoch(self, event: dict[str, Any]) -> bool:
         """Whether a step event belongs to another epoch than the one before."""
@@ -47,16 +36,15 @@ class WorkerState:
 
     def update(self, event: dict[str, Any]) -> tuple[float, float]:
         """Take in a step event; return the seconds since the one before, and those of them without data."""
-        before = (0, 0.0, 0.0) if self.begins_epoch(event) else self._loop
-        now = event["rows"], event["seconds"], event["waiting"]
-        rows, seconds, waiting = (value - old for value, old in zip(now, before, strict=True))
+        before = (0, 0.0, 0.0) if self.begins_epoch(event) else self._epoch
+        self._epoch = event["rows"], event["seconds"], event["waiting"]
+        rows, seconds, waiting = map(operator.sub, self._epoch, before)
         if not self.begun:  # the wait for its very first batch belongs to the start
             seconds, waiting = seconds - event.get("first_wait", 0.0), waiting - event.get("first_wait", 0.0)
         self.rows, self.seconds = self.rows + rows, self.seconds + seconds
         self.waiting += waiting
         self.memory, self.gpu_memory = event.get("memory"), event.get("gpu_memory")
-        self.made = event["made"]
-        self.epoch, self.step, self._loop = event["epoch"], event["step"], now
+        self.epoch, self.step, self.made, self.begun = event["epoch"], event["step"], event["made"], True
         # A stream does not know its length; after one epoch we do.
         self.total = self.step if event.get("done") else event.get("total") or self.total
         if self.total and self.step > self.total:
@@ -79,11 +67,7 @@ class WorkerState:
 
 
 class Workers(dict[int, WorkerState]):
-    """The workers by rank.
-
-    Attributes:
-        restarts: how often the engine started rank 0 again.
-    """
+    """The workers by rank; `restarts` is how often the engine started rank 0 again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,15 +82,14 @@ class Workers(dict[int, WorkerState]):
     @property
     def slowest(self) -> WorkerState | None:
         """The one that holds up the others: it waits longer for data than they, or has a lower rate."""
-        ranked = sorted(self.values(), key=lambda one: (one.waiting_share, -one.rows_per_second))
-        if len(ranked) < 2:
+        if len(self) < 2:
             return None
-        middle, last = ranked[(len(ranked) - 1) // 2], ranked[-1]
-        if last.waiting_share > middle.waiting_share + _STANDS_OUT:
-            return last
-        last = min(ranked, key=lambda one: one.rows_per_second)
-        others = sorted(one.rows_per_second for one in ranked)[len(ranked) // 2]
-        return last if 0 < last.rows_per_second < (1 - _STANDS_OUT) * others else None
+        waiting = sorted(self.values(), key=lambda one: one.waiting_share)
+        if waiting[-1].waiting_share > waiting[(len(self) - 1) // 2].waiting_share + _STANDS_OUT:
+            return waiting[-1]
+        rates = sorted(self.values(), key=lambda one: one.rows_per_second)
+        most = (1 - _STANDS_OUT) * rates[len(self) // 2].rows_per_second
+        return rates[0] if 0 < rates[0].rows_per_second < most else None
 
     @property
     def leader(self) -> WorkerState | None:
@@ -122,35 +105,20 @@ class Workers(dict[int, WorkerState]):
             return worker
         if worker is not None:
             self._gone.add(worker.process)
-        if worker is not None and worker.rank == 0:
-            self.restarts += 1
+            self.restarts += worker.rank == 0
         self[event["rank"]] = WorkerState(*process)
         return self[event["rank"]]
 
 
 @dataclass
 class Positions:
-    """Where checkpoints are among the steps of a run, which each process counts from 0 on.
+    """Where checkpoints are among the steps of a run, which each process counts from 0 on."""
 
-    Attributes:
-        base: epochs and steps that the present process of rank 0 had behind it when it began.
-        reached: steps of the run up to now, from its first on.
-        committed: how many of the checkpoints have arrived in the store.
-    """
-
-    base: tuple[int, int] = (0, 0)
-    reached: int = 0
-    committed: int = 0
-    _saved: list[tuple[int, int]] = field(default_factory=list)
-    _goes_back: bool = False
-
-    def saved(self, epochs: int, steps: int) -> None:
-        """The loop has given a checkpoint to the engine."""
-        self._saved.append((self.base[0] + epochs, self.base[1] + steps))
-
-    def go_back(self) -> None:
-        """The workers start over; with their first step it is known which checkpoints have arrived."""
-        self._goes_back = True
+    base: tuple[int, int] = (0, 0)  # epochs and steps behind the present process of rank 0 when it began
+    reached: int = 0  # steps of the run up to now
+    committed: int = 0  # how many of the checkpoints have arrived in the store
+    saved: list[tuple[int, int]] = field(default_factory=list)  # the epochs and steps of each
+    goes_back: bool = False  # the workers start over; their first step tells which checkpoints have arrived
 
     def settle(self) -> int:
         """A worker steps: if it has begun again, then at the last checkpoint that has arrived.
@@ -158,14 +126,10 @@ class Positions:
         Returns:
             The steps after it, which are made once more.
         """
-        if not self._goes_back:
+        if not self.goes_back:
             return 0
-        self._goes_back = False
-        del self._saved[self.committed :]
-        self.base = self._saved[-1] if self._saved else (0, 0)
+        self.goes_back = False
+        del self.saved[self.committed :]
+        self.base = self.saved[-1] if self.saved else (0, 0)
         lost, self.reached = max(self.reached - self.base[1], 0), self.base[1]
         return lost
-
-    def seen(self, made: int) -> None:
-        """A process has made this many steps. All ranks make the same ones: one may tell more than rank 0."""
-        self.reached = max(self.reached, self.base[1] + made)

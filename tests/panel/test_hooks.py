@@ -66,12 +66,20 @@ def loader(data=DATA, **options):
 # -- the loops ------------------------------------------------------------------------------------------
 
 
-def plain(hand):
-    rows = loader()
-    for _ in range(2):
+def train(hand, rows, *, epochs=2, leaves_before=None, leaves_after=None):
+    """Batch by batch, until the loop leaves: before or after a batch of this number is trained."""
+    for _ in range(epochs):
         hand.epoch()
-        for batch in rows:
+        for number, batch in enumerate(rows):
+            if number == leaves_before:
+                break
             hand.step(batch)
+            if number == leaves_after:
+                break
+
+
+def plain(hand):
+    train(hand, loader())
 
 
 def zipped(hand):
@@ -99,39 +107,19 @@ def early(hand):
 
 
 def left(hand):
-    rows = loader()
-    for _ in range(3):
-        hand.epoch()
-        for number, batch in enumerate(rows):
-            if number == 3:
-                break
-            hand.step(batch)
+    train(hand, loader(), epochs=3, leaves_before=3)
 
 
 def left_persistent(hand):
-    rows = loader(num_workers=1, persistent_workers=True)
-    for _ in range(2):
-        hand.epoch()
-        for number, batch in enumerate(rows):
-            hand.step(batch)
-            if number == 2:
-                break
+    train(hand, loader(num_workers=1, persistent_workers=True), leaves_after=2)
 
 
 def persistent(hand):
-    rows = loader(num_workers=1, persistent_workers=True)
-    for _ in range(2):
-        hand.epoch()
-        for batch in rows:
-            hand.step(batch)
+    train(hand, loader(num_workers=1, persistent_workers=True))
 
 
 def streamed(hand):
-    rows = loader(Stream())
-    for _ in range(2):
-        hand.epoch()
-        for batch in rows:
-            hand.step(batch)
+    train(hand, loader(Stream()))
 
 
 def accumulated(hand):
@@ -176,12 +164,7 @@ def evaluated(hand):
 def one_ahead(hand):
     """As `prepare_data_loader` gives it."""
     rows = _WrappedDataLoader(loader(), torch.device("cpu"), auto_transfer=False)
-    for _ in range(2):
-        hand.epoch()
-        for number, batch in enumerate(rows):
-            hand.step(batch)
-            if number == 3:
-                break
+    train(hand, rows, leaves_after=3)
 
 
 def repeated(hand):

@@ -43,7 +43,7 @@ def work(address, who):
 
 def test_events_of_several_workers_arrive_complete_and_in_order(box, heard):
     assert ray.get([work.remote(box.address, who) for who in "ab"]) == [(True, 0)] * 2
-    box.drain(30)
+    box.close(30)
     for who in "ab":
         assert [event["n"] for event in heard if event["who"] == who] == list(range(300))
     assert {event["who"] for event in heard} == {"a", "b"}
@@ -73,7 +73,6 @@ def test_a_panel_that_is_closed_ends_the_actor_and_disturbs_no_worker(lab, heard
     box.close()
     sender.send({"n": 2})
     assert not sender.flush(5) or heard == [{"n": 1}]
-    box.drain(1.0)
     box.close()
     until(lambda: not named("closed"))
 

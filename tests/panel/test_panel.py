@@ -132,9 +132,8 @@ def test_a_stop_is_one_calm_line(panel, settings, how):
     assert (panel.state.status, len(panel.state.epoch_seconds)) == ("finished", 1)
 
 
-def test_a_report_outside_of_the_panel_warns_once(panel):
+def test_a_report_outside_of_the_panel_warns(panel):
     with pytest.warns(UserWarning, match="the panel '00-baseline' is not open") as said:
-        panel.report({"loss": 1.0})
         panel.report({"loss": 1.0})
     assert len(said) == 1 and said[0].filename == __file__
 
@@ -147,22 +146,17 @@ def test_the_exit_status_of_a_script_survives(panel, code, status):
 
 
 def test_a_failure_from_which_a_run_went_on_is_not_what_ended_it(panel, settings):
-    worker = {"run": panel.run_id, "rank": 0, "node": "head", "at": time.time()}
+    worker = {"run": panel.run_id, "node": "head"}
     counts = {"epoch": 0, "step": 1, "made": 1, "rows": 0, "seconds": 0.0, "waiting": 0.0}
     with pytest.raises(KeyError), panel:
-        for pid in (100, 200):  # the second is started for the first
-            panel.state.apply({"kind": "step", "pid": pid, **worker, **counts})
-            if pid == 100:
-                failure = {"kind": "failure", "pid": pid, "text": "loop\n" * 30 + "OSError: gone"}
-                panel.state.apply({**worker, **failure})
+        panel.receive({**worker, "kind": "step", "pid": 100, **counts})
+        panel.receive({**worker, "kind": "failure", "pid": 100, "text": "loop\n" * 30 + "OSError: gone"})
+        panel.receive({**worker, "kind": "step", "pid": 200, **counts})  # in its place
         {}["acuracy"]
     assert [failure.message for failure in panel.state.failures] == ["OSError: gone", "KeyError: 'acuracy'"]
     assert records.find(settings.home)[0].error == "KeyError: 'acuracy'"
-
-
-def test_what_a_worker_said_is_kept_if_it_says_more(panel):
     long = "loop, cell 5, line 3\n    loss.backward()\n    more\n    more\nRuntimeError: shapes"
-    with pytest.raises(LookupError), panel:
+    with pytest.raises(LookupError), panel:  # what a worker said is kept if it says more
         panel.receive({"kind": "failure", "run": panel.run_id, "text": long})
         raise LookupError
     assert [failure.text for failure in panel.state.failures] == [long]
@@ -206,20 +200,22 @@ def test_a_second_run_is_a_new_one(panel, settings):
         assert (panel.state.history, panel.state.workers, panel.state.status) == ([], {}, "running")
         for run in (first, None, "another"):
             panel.receive({"kind": "print", "run": run, "text": "stale"})
+        for ahead in (-100_000, 100_000):  # clocks of other machines differ
+            panel.receive({"kind": "phase", "run": panel.run_id, "name": "a", "at": time.time() + ahead})
+    assert all(0 <= seconds < 60 for seconds in panel.state.phase_seconds().values())
     assert len(first_state.history) == 2 and list(first_state.prints) == ["in time"]
     assert panel.state.printed == 0 and len(records.find(settings.home)) == 2
 
 
 def test_a_second_interrupt_does_not_leave_it_open(panel):
     class Impatient:
-        def drain(self):
-            raise KeyboardInterrupt
-
         def close(self):
             closed.append(True)
+            raise KeyboardInterrupt
 
     closed = []
     with pytest.raises(RunStopped, match="stopped by you when the run was over"), panel:
+        panel.listen().close()
         panel._listener = Impatient()
     assert panel.state.status == "finished" and closed == [True]
     with panel:
@@ -379,14 +375,6 @@ print("went on")
         done = subprocess.run([sys.executable, "-c", code], input=payload, capture_output=True, timeout=60)
         assert (done.stdout, done.stderr, done.returncode) == (b"went on\n", b"", 0)
     assert (panel.state.workers, panel.state.history) == ({}, [])
-
-
-def test_clocks_of_other_machines_differ(panel):
-    with panel:
-        for ahead in (-100_000, 100_000):
-            event = {"kind": "phase", "run": panel.run_id, "name": f"p{ahead}", "at": time.time() + ahead}
-            panel.receive(event)
-        assert all(0 <= seconds < 60 for seconds in panel.state.phase_seconds().values())
 
 
 # -- while it is running ---------------------------------------------------------------------------

@@ -18,16 +18,14 @@ def run():
 # -- the course of a run --------------------------------------------------------------------------------
 
 
-def test_phases(run):
+def test_phases_are_those_of_rank_0(run):
     run("phase", 2, name="loading").step(3).step(4, step=1)
     run("phase", 5, name="loading").step(7, epoch=1)
-    run("phase", 8, name="loading", rank=1, pid=200)  # only rank 0 says which phase it is
+    run("phase", 8, name="loading", rank=1, pid=200)
     state = run.state
-    assert state.phase == "training"
     assert state.phase_seconds(T0 + 10) == {"preparing": 2.0, "loading": 3.0, "training": 5.0}
     state.end("finished", T0 + 20)
-    assert state.phase_seconds(T0 + 100)["training"] == 15.0
-    assert (state.elapsed(T0 + 100), state.status) == (20.0, "finished")
+    assert state.phase_seconds(T0 + 100)["training"] == 15.0 and state.elapsed(T0 + 100) == 20.0
 
 
 def test_waiting_and_the_first_batch(run):
@@ -42,18 +40,23 @@ def test_waiting_and_the_first_batch(run):
     assert run.state.time_breakdown(T0 + 30) == {
         "start": 4.0, "data": 5.0, "training": 13.0, "between epochs": 7.0, "rest": 1.0,
     }  # fmt: skip
-    run.state.end("finished", T0 + 30)
     assert run.state.rows_per_second() == pytest.approx(100 / 18 + 90 / 9)
+    bare = Run().step(1, step=1, fed=False, rows=0).step(2, step=9, fed=False, rows=0)  # without a loader
+    assert bare.state.waiting_share() is None and bare.state.rows_per_second() == 0
 
 
-def test_time_left(run):
+def test_the_share_that_is_done_and_the_time_left(run):
     run.step(10, epoch=8, total=10, epochs=10)
     assert run.state.eta(T0 + 10) is None
     # It goes on from a checkpoint: what was done before this run cost this run nothing.
     run.step(15, epoch=8, step=5, total=10, epochs=10)
     assert run.state.fraction() == 0.85 and run.state.eta(T0 + 15) == pytest.approx(15)
-    run.state.end("finished", T0 + 21)
-    assert run.state.eta(T0 + 22) is None
+    by_steps = Run(steps=40).step(1, step=10, total=10, seconds=1.0)
+    by_steps.step(2, epoch=1, step=10, total=10, seconds=1.0)
+    assert by_steps.state.fraction() == 0.5 and by_steps.state.eta(T0 + 2) == pytest.approx(2)
+    assert Run(epochs=3, steps=40).state.steps_of_run is None  # then these are something else
+    more = Run(epochs=2).step(1, epoch=1, step=10, total=10).step(2, epoch=2, step=1, total=10)
+    assert more.state.fraction() is None and more.state.eta(T0 + 3) is None  # more passes than epochs
 
 
 @pytest.mark.parametrize(
@@ -74,22 +77,17 @@ def test_the_length_of_a_stream_is_known_after_one_epoch(run):
     assert run.state.workers[0].total is None  # and not "step 25 of 10"
 
 
+def test_a_clock_that_is_set_changes_no_duration(monkeypatch):
+    state = TrainingRun("run")
+    state.start("preparing")
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    assert state.elapsed() < 60 and state.now() - state.started_at < 60
+    state.end("finished")
+    assert state.elapsed() < 60 and state.phase_seconds()["preparing"] < 60
+
+
 # -- several workers ------------------------------------------------------------------------------------
-
-
-def test_two_ranks():
-    run = Run(world_size=2)
-    run("worker", rank=1, pid=200, node="node-2")("worker", rank=0, pid=100)
-    state = run.state
-    assert [(state.workers[rank].pid, state.workers[rank].begun) for rank in (0, 1)] == [
-        (100, False),
-        (200, False),
-    ]
-    run.step(1).step(1, rank=1, pid=200, node="node-2")
-    run.step(2, step=5, seconds=1.0, metrics={"loss": 0.5})
-    run.step(2, step=3, seconds=1.0, rank=1, pid=200, node="node-2", metrics={"loss": 9.0})
-    assert (state.rows_per_second(), state.metrics()) == (80, {"loss": 0.5})  # rank 0 speaks for all
-    assert (state.workers.leader.step, state.workers[1].step, state.workers.restarts) == (5, 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -105,11 +103,11 @@ def test_the_rank_that_holds_up_the_others(waiting, rows, slowest):
     run = Run(world_size=2)
     assert run.state.workers.slowest is None
     for rank in (0, 1):
-        about = {"rank": rank, "pid": 100 + rank}
+        about = {"rank": rank, "pid": 100 + rank, "metrics": {"loss": 9.0 * rank}}
         run.step(1, **about).step(5, step=rows[rank], seconds=4.0, waiting=waiting[rank], **about)
     found = run.state.workers.slowest
     assert (found and found.rank) == slowest
-    assert run.state.workers[1].waiting_share == pytest.approx(waiting[1] / 4)
+    assert run.state.metrics() == {"loss": 0.0}  # rank 0 speaks for all
 
 
 def test_an_elastic_run_shows_the_workers_that_it_has():
@@ -154,33 +152,12 @@ def test_steps_after_the_last_checkpoint_that_arrived_are_repeated():
 def test_a_run_that_goes_on_from_an_earlier_one_begins_at_its_epoch():
     run = Run(epochs=4)
     run.state.earlier = 2
-    run.step(1, epoch=0, step=5, total=10)
-    run("report", metrics={"loss": 1.0})
+    run.step(1, epoch=0, step=5, total=10)("report", metrics={"loss": 1.0})
     assert (run.state.workers[0].epoch, run.state.fraction()) == (2, pytest.approx(2.5 / 4))
     assert run.state.history == [{"loss": 1.0, "epoch": 2}]
 
 
-def test_a_length_in_steps():
-    run = Run(steps=40)
-    run.step(1, epoch=0, step=10, total=10, seconds=1.0)
-    run.step(2, epoch=1, step=10, total=10, seconds=1.0)
-    assert run.state.fraction() == 0.5 and run.state.eta(T0 + 2) == pytest.approx(2)
-    assert Run(epochs=3, steps=40).state.steps_of_run is None  # then these are something else
-
-
-def test_more_passes_than_epochs_have_no_bar():
-    run = Run(epochs=2)
-    run.step(1, epoch=1, step=10, total=10)
-    assert run.state.fraction() == 1.0
-    run.step(2, epoch=2, step=1, total=10)
-    assert run.state.fraction() is None and run.state.eta(T0 + 3) is None
-
-
-def test_a_loop_without_a_loader_has_neither_rows_nor_waiting():
-    run = Run()
-    run.step(1, epoch=0, step=1, total=10, fed=False, rows=0)
-    run.step(2, epoch=0, step=9, total=10, fed=False, rows=0)
-    assert run.state.waiting_share() is None and run.state.rows_per_second() == 0
+# -- reports, and what is too late ---------------------------------------------------------------------
 
 
 def test_reports_may_count_epochs_from_1():
@@ -192,71 +169,33 @@ def test_reports_may_count_epochs_from_1():
     assert [one.label for one in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
 
 
-# -- metrics --------------------------------------------------------------------------------------------
-
-
-def test_reports_with_and_without_epoch(run):
+def test_reports_with_and_without_epoch_of_rank_0(run):
     for metrics in ({"loss": 1.0}, {"epoch": 7}, {"epoch": "last"}, {"epoch": math.nan}):
-        run("report", metrics=metrics)
+        run("report", metrics=metrics)("report", rank=1, pid=101, metrics={"epoch": 5})
     run("report", metrics={"epoch": 7.0}, epoch=9)("report")
     assert [report["epoch"] for report in run.state.history] == [0, 7, 2, 3, 9, 5]
 
 
-def test_a_metric_that_is_no_number_is_said_with_the_epoch_since_when(run):
-    run("report", metrics={"loss": 1.0, "rmse": 2.0})
-    assert run.state.undefined == ""
-    for loss in (math.inf, 3.0):
-        run("report", metrics={"loss": loss, "rmse": math.nan})
-    assert run.state.undefined == "rmse: not a number since epoch 2"
-    run("report", metrics={"loss": 1.0, "rmse": 2.0})
-    assert run.state.undefined == ""
-
-
 def test_metrics_are_the_newest(run):
-    state = run.state
     run.step(2, step=5, metrics={"loss": 2.0})
     run("report", metrics={"loss": 1.5, "accuracy": 0.9})
     run.step(4, epoch=1, step=1, metrics={"loss": 1.4})
-    assert state.metrics() == {"loss": 1.4, "accuracy": 0.9}
-    state.end("finished", T0 + 9)
-    assert state.metrics() == {"loss": 1.5, "accuracy": 0.9}
+    assert run.state.metrics() == {"loss": 1.4, "accuracy": 0.9}
+    run.state.end("finished", T0 + 9)
+    assert run.state.metrics() == {"loss": 1.5, "accuracy": 0.9}
 
 
-def test_reports_of_other_ranks_are_no_epochs(run):
-    for epoch in range(2):
-        for rank in (1, 0):
-            run("report", rank=rank, pid=100 + rank, metrics={"loss": 10.0 * rank + epoch})
-    assert run.state.history == [{"loss": 0.0, "epoch": 0}, {"loss": 1.0, "epoch": 1}]
-
-
-def test_a_clock_that_is_set_changes_no_duration(monkeypatch):
-    state = TrainingRun("run")
-    state.start("preparing")
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + 3600)
-    assert state.elapsed() < 60 and state.now() - state.started_at < 60
-    state.end("finished")
-    assert state.elapsed() < 60 and state.phase_seconds()["preparing"] < 60
-
-
-# -- prints, failures, and what is too late ------------------------------------------------------------
-
-
-def test_prints_and_failures(run):
+def test_prints_failures_and_what_comes_after_the_end():
+    run = Run(world_size=2)("failure", rank=1, text="ValueError: no")
     for k in range(1000):
-        run("print", text=f"line {k}")
-    assert run.state.printed == 1000 and list(run.state.prints) == [f"line {k}" for k in range(800, 1000)]
-    many = Run(world_size=2)("print", text="hello", rank=1, pid=9)("failure", rank=1, text="ValueError: no")
-    assert list(many.state.prints) == ["[rank 1] hello"]
-    assert [(failure.rank, failure.message) for failure in many.state.failures] == [(1, "ValueError: no")]
-
-
-def test_what_comes_after_the_end_is_too_late(run):
-    run.epoch(0, begin=0)
-    run.state.end("failed", T0 + 6)
-    version = run.state.version
+        run("print", text=f"line {k}", rank=1, pid=9)
+    state = run.state
+    assert state.printed == 1000 and list(state.prints) == [f"[rank 1] line {k}" for k in range(800, 1000)]
+    assert [(failure.rank, failure.message) for failure in state.failures] == [(1, "ValueError: no")]
+    state.end("failed", T0 + 6)
+    version = state.version
     run("print", text="late")("report", metrics={"loss": 1}).step(9, epoch=1, step=5)
-    assert (run.state.version, run.state.printed, run.state.epoch_seconds) == (version, 0, [5.0])
+    assert (state.version, state.printed, state.history) == (version, 1000, [])
 
 
 # -- checkpoints and validations ------------------------------------------------------------------------
@@ -273,15 +212,19 @@ def test_a_checkpoint_and_its_states(run):
     assert run.state.checkpoints.kept == 1 and run.state.to_record()["checkpoint"] == "/c/0"
 
 
-def test_metrics_of_a_validation_arrive_late(run):
+def test_metrics_of_a_validation_arrive_late_and_the_record_keeps_them(run):
     run.epoch(0, 10).saved(0, 15.2).saved(0, 15.4, "pending").validation(0, 16, 19)
     checkpoint = run.state.checkpoints[0]
     assert (checkpoint.label, checkpoint.status, checkpoint.late) == ("epoch 1", "pending", {})
     run.decided(0, 19.5, accuracy=0.9, loss=0.7)
     assert (checkpoint.status, checkpoint.late) == ("validated", {"accuracy": 0.9, "loss": 0.7})
-    assert checkpoint.metrics == {"epoch": 0, "loss": 0.7, "accuracy": 0.9}
     assert checkpoint.seconds == pytest.approx(3)
     assert run.row("validation") == [("1", 16, 19, "validated")]
+    (kept,) = run.state.to_record()["extra"]["checkpoints"]
+    assert (kept["checkpoint"], kept["status"], kept["seconds_to_metric"]) == ("epoch 1", "validated", 4.5)
+    assert kept["metrics"] == {"epoch": 0, "loss": 0.7, "accuracy": 0.9}
+    other = Run().epoch(0, 10).saved(0, 16)
+    assert other.state.timeline(T0 + 20) == [] and other.state.to_record()["extra"] == {}
 
 
 @pytest.mark.parametrize("status", DECIDED)
@@ -300,14 +243,3 @@ def test_validations_on_the_time_axis(run):
         ("1", 16, 26, "timed out"), ("2", 21, 22, "failed"), ("4", 30, 40, ""),
     ]  # fmt: skip
     assert run.state.checkpoints[1].reason == "ValueError: no rows"
-
-
-def test_the_record_keeps_each_checkpoint_of_a_run_that_validates(run):
-    run.epoch(0, 10).saved(0, 16, "pending").validation(0, 17, 20).decided(0, 21, accuracy=0.9)
-    run.epoch(1, 20).saved(1, 26, "pending")
-    run.state.end("finished", T0 + 30)
-    first, second = run.state.to_record()["extra"]["checkpoints"]
-    assert (first["checkpoint"], first["status"], first["seconds_to_metric"]) == ("epoch 1", "validated", 6)
-    assert first["metrics"]["accuracy"] == 0.9 and second["status"] == "pending"
-    other = Run().epoch(0, 10).saved(0, 16)
-    assert other.state.timeline(T0 + 20) == [] and other.state.to_record()["extra"] == {}

@@ -173,11 +173,6 @@ def test_how_it_ended(status, expected):
     assert expected in said and "ValueError: <boom>" in said
 
 
-def test_the_bar_is_striped_while_the_end_is_unknown():
-    assert "lk-unknown" in live(Run())
-    assert 'style="width:75.0%"' in live(training(), 51) and "lk-unknown" not in live(training(), 51)
-
-
 # -- the curve and the time axis -----------------------------------------------------------------------
 
 
@@ -189,6 +184,18 @@ def test_a_metric_that_is_no_point(value):
     assert picture(run).get("aria-label").startswith("curve of loss")
     run("report", metrics={"loss": value, "f1": value})
     words(live(run)), words(summary(run))
+
+
+def test_a_moment_is_no_metric():
+    """Lesson 06's validation returns when it began and ended, as Unix times."""
+    run = Run(epochs=2).step(1, step=1, total=10)("report", 15, metrics={"epoch": 0, "at": T0 + 15.5})
+    run.saved(0, 16, "pending").validation(0, 16, 19).decided(0, 20, began=T0 + 16.25, accuracy=0.5)
+    assert picture(run).get("aria-label") == "curve of accuracy 0.500 by epoch"
+    said = words(live(run))
+    assert "✓ accuracy 0.500" in said and "began" not in said and " at" not in said
+    assert "began" not in words(summary(run))
+    (kept,) = run.state.to_record()["extra"]["checkpoints"]
+    assert kept["metrics"]["began"] == T0 + 16.25  # the record has it
 
 
 def test_validated_metrics_have_a_curve():

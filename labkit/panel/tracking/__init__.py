@@ -1,27 +1,24 @@
 """What runs in the worker: what a training loop does becomes events, which are sent to the panel.
 
-It needs the standard library alone, and Ray where the run is one of Ray.
+It needs the standard library alone; to send, Ray where the run is one of Ray, and else pyzmq.
 
 Events are JSON objects. All have ``kind`` and ``run``, and those of a worker ``at`` (Unix seconds), ``rank``,
 ``pid`` and ``node``. Their kinds, and what each carries:
 
-========== =====================================================================================
-worker     a worker process exists; ``workers``: how many its group has, if known
-phase      ``name`` (loading, training)
-step       ``epoch`` (from this process's first on), ``step``, ``total``, ``rows``, ``seconds``, ``waiting``,
-           ``first_wait``, ``between``, ``metrics``, ``done``: counts within this epoch and worker; ``made``:
-           the steps of all its epochs; ``fed``: whether rows are known; ``memory`` and ``gpu_memory``
-           of its process in bytes, as far as known
-saved      ``epoch`` and ``step``: epochs and steps of this process when it gave a checkpoint to Ray
-empty      this worker's loader had no batch
-report     ``metrics``; ``epoch`` if known; ends an epoch
-checkpoint ``path``, ``bytes``, ``status`` (committed, pending, validated, failed, timed out, deleted),
-           ``metrics``
-validation ``path`` of the checkpoint, ``done``, ``seconds`` that it took, ``text`` of what it raised: one
-           that runs in parallel to the training
-print      ``text``: a line that the training function printed
-failure    ``text``: the worker's traceback; the engine may start the workers again
-========== =====================================================================================
+- worker: a worker process exists; ``workers``: how many its group has, if known.
+- phase: ``name`` (loading, training).
+- step: ``epoch`` (from this process's first on), ``step``, ``total``, ``rows``, ``seconds``, ``waiting``,
+  ``first_wait``, ``between``, ``metrics``, ``done``: counts within this epoch and worker; ``made``: the steps
+  of all its epochs; ``fed``: whether rows are known; ``memory`` and ``gpu_memory`` of its process in bytes.
+- saved: ``epoch`` and ``step``: epochs and steps of this process when it gave a checkpoint to Ray.
+- empty: this worker's loader had no batch.
+- report: ``metrics``; ``epoch`` if known; ends an epoch.
+- checkpoint: ``path``, ``bytes``, ``metrics``, ``status`` (committed, pending, validated, failed, timed out,
+  deleted).
+- validation, one that runs in parallel to the training: ``path`` of the checkpoint, ``done``, ``seconds``
+  that it took, ``text`` of what it raised.
+- print: ``text``: a line that the training function printed.
+- failure: ``text``: the worker's traceback; the engine may start the workers again.
 """
 
 import contextlib
@@ -57,19 +54,12 @@ class Tracker:
 
     def rank(self) -> int:
         """The rank of this process in its group; 0 if it is in none."""
-        rank = _rank_of_environment()
-        if rank is None and self.in_worker:
-            rank = _of_ray("world_rank")
-        return rank or 0
-
-
-def _rank_of_environment() -> int | None:
-    """From the variables that torchrun, Spark, and most trainers of Ray Train set."""
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        if "RANK" in os.environ:
-            return int(os.environ["RANK"])
-        return int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
-    return None
+        # torchrun, Spark, and most trainers of Ray Train set variables.
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            if "RANK" in os.environ:
+                return int(os.environ["RANK"])
+            return int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
+        return (self.in_worker and _of_ray("world_rank")) or 0
 
 
 def group_size() -> int | None:

@@ -61,15 +61,12 @@ class Pass:
         self.interval = self.candidate = -1  # between which steps it was drawn from; in which it might train
         self.over = False
 
-    def belongs_to(self, loader: Any) -> bool:
-        return loader is not None and self.loader() is loader
-
 
 class Epoch:
     """What the training passes of one epoch add up to."""
 
     def __init__(self, number: int, first: Pass | None, began: float, between: float) -> None:
-        self.number, self.first, self.began, self.between = number, first, began, max(between, 0.0)
+        self.number, self.first, self.began, self.between = number, first, began, between
         self.ended = began
         self.length: int | None = None  # in steps, of one without a loader
         self.steps = self.rows = 0
@@ -99,27 +96,25 @@ class Follower:
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker, self._on, self._thread = tracker, True, get_ident()
-        self._undo: list[Callable[[], None]] = []
+        self._undo = contextlib.ExitStack()
         self._inside = False  # an `iter` or `next` that is being timed; those within it are its own
         self._optimizer: int | None = None  # whose step is under way
         self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
         self._latest: Pass | None = None  # of them
         self._drawn: list[Pass] = []  # from which passes the loop has drawn since the last step
         self._called = False  # whether it has called `next` since the last step
-        self._interval = 0
         self._epoch: Epoch | None = None
-        self._epochs = self._steps = 0
+        self._epochs = self._steps = self._interval = 0
         self._left = self._sent = 0.0
         self._loss: Any = None  # of the latest `backward`
         self._shown: Any = None  # of the one before the latest step
         self._told: dict[str, Any] = {}  # by a loop that counts
-        self._scaled = False
-        self._loading = self._empty = False
+        self._scaled = self._loading = self._empty = False
 
     # -- what the hooks call -------------------------------------------------------------------------
 
-    def iterate(self, original: Callable[[Any], Any], loader: Any, *, watched: bool = False) -> Any:
-        """``iter(loader)``. A generator has no class to hook: it is handed on `watched`."""
+    def iterate(self, original: Callable, loader: Any, wrap: Callable = lambda iterator: iterator) -> Any:
+        """``iter(loader)``."""
         if not self._sees() or self._inside:
             return original(loader)
         if not self._loading:
@@ -127,41 +122,40 @@ class Follower:
             self._tracker.emit("phase", name="loading")
         began, self._inside = perf_counter(), True
         try:
-            iterator = original(loader)
+            iterator = wrap(original(loader))
         finally:
             self._inside = False
-        iterator = Watched(iterator) if watched else iterator
         self._latest = self._passes[iterator] = Pass(loader, iterator, perf_counter() - began)
         return iterator
 
-    def draw(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+    def generate(self, original: Callable, loader: Any) -> Any:
+        """``iter(loader)`` of one that gives a generator, which has no class to hook."""
+        return self.iterate(original, loader, Watched)
+
+    def draw(self, original: Callable, iterator: Any) -> Any:
         """``next(iterator)``."""
         if self._inside or not self._sees():
             return original(iterator)
         one = self._latest
         if one is None or one.iterator() is not iterator:
-            one = self._latest = self._pass_of(iterator)
+            if (one := self._passes.get(iterator)) is None:  # it was made before there were hooks
+                one = self._passes[iterator] = Pass(iterator, iterator, 0.0)
+            self._latest = one
         began, self._inside = perf_counter(), True
         try:
             batch = original(iterator)
         except StopIteration:
             one.over = True
-            self._called_next(one, began, 0)
+            self._drew(one, began, 0)
             raise
         finally:
             self._inside = False
         one.batches += 1
         try:
-            self._called_next(one, began, rows_of(batch))
+            self._drew(one, began, rows_of(batch))
         except Exception:  # a batch may be anything, and to count is never worth an error
             self._on = False
         return batch
-
-    def _pass_of(self, iterator: Any) -> Pass:
-        one = self._passes.get(iterator)
-        if one is None:  # it was made before there were hooks
-            one = self._passes[iterator] = Pass(iterator, iterator, 0.0)
-        return one
 
     def before_step(self, optimizer: Any, *_: Any) -> None:
         if self._sees() and self._optimizer is None:
@@ -172,27 +166,28 @@ class Follower:
             self._optimizer = None
             self._stepped()
 
-    def backward(self, loss: Any) -> None:
-        if not self._sees() or self._scaled:
-            return
+    def backward(self, original: Callable, loss: Any, *args: Any, **kwargs: Any) -> Any:
         # A DTensor may have to ask all ranks for its value: only a tensor of this process is read.
-        if type(loss) is sys.modules["torch"].Tensor and loss.numel() == 1:
-            self._loss = loss.detach()
+        if self._sees() and not self._scaled and type(loss) is sys.modules["torch"].Tensor:
+            self._loss = loss.detach() if loss.numel() == 1 else self._loss
+        return original(loss, *args, **kwargs)
 
-    def scaled(self, scaler: Any) -> None:
+    def scale(self, original: Callable, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         """A `GradScaler` multiplies the loss by a factor of its own."""
         self._scaled = self._scaled or scaler.is_enabled()
+        return original(scaler, *args, **kwargs)
 
     def reporting(self, metrics: Any, checkpoint: Any) -> None:
         """The loop calls ``ray.train.report``."""
-        epoch = self._epoch if self._on else None
-        if epoch is not None:
+        if not self._on:
+            return
+        if (epoch := self._epoch) is not None:
             counted = epoch.first is None and isinstance(metrics, Mapping) and "epoch" in metrics
             if counted or (epoch.first is not None and self._is_over(epoch.first)):
-                self._close()
+                self.end_epoch()
             else:
                 self._send(epoch)
-        if self._on and checkpoint is not None:
+        if checkpoint is not None:
             self._tracker.emit("saved", epoch=self._epochs, step=self._steps)
 
     # -- what a loop calls whose optimizer has no hooks, such as Keras's --------------------------------
@@ -211,7 +206,14 @@ class Follower:
         self._made(perf_counter())
 
     def end_epoch(self) -> None:
-        self._close()
+        epoch, self._epoch = self._epoch, None
+        if epoch is None:
+            return
+        for one in epoch.passes:
+            one.rows *= one.over  # of a pass that was left by `break`, the last batch was not trained
+            epoch.add(one)
+        self._epochs, self._left = self._epochs + 1, epoch.ended
+        self._send(epoch, done=True)
 
     def report(self, metrics: Mapping[str, Any]) -> None:
         """What Ray does not report for the loop."""
@@ -223,7 +225,8 @@ class Follower:
     def _sees(self) -> bool:
         return self._on and get_ident() == self._thread
 
-    def _called_next(self, one: Pass, began: float, rows: int) -> None:
+    def _drew(self, one: Pass, began: float, rows: int) -> None:
+        """The loop has called ``next``."""
         now = perf_counter()
         self._called, self._optimizer = True, None  # a step that has raised is over
         if one.batches <= 1 and not one.began:
@@ -239,10 +242,9 @@ class Follower:
             self._tracker.emit("empty")
 
     def _stepped(self) -> None:
-        now, epoch = perf_counter(), self._epoch
+        now, epoch, drawn = perf_counter(), self._epoch, self._drawn
         if not self._called and epoch is not None and epoch.first is not None:
             return  # another optimizer has stepped for the same batch
-        drawn = self._drawn
         if len(drawn) == 1 and drawn[0].epoch is epoch is not None:
             epoch.add(drawn[0])
         else:
@@ -267,7 +269,9 @@ class Follower:
             # One of several loaders is drawn from before each step; one that only evaluates is not.
             known = one.epoch is not None or one.candidate == self._interval - 1 >= 0
             if one is trains or (known and self._may_train(one) and not self._is_left(one)):
-                self._claim(one)
+                if (one.epoch is None or one.epoch is not self._epoch) and not self._goes_on(one):
+                    self._open(one, one.began)
+                self._epoch.add(one)
             one.candidate = self._interval
         if trains is None and (self._epoch is None or self._epoch.first is not None):
             self._open(None, now)
@@ -283,33 +287,17 @@ class Follower:
     def _is_over(self, one: Pass) -> bool:
         return one.over or self._is_left(one)
 
-    def _claim(self, one: Pass) -> None:
-        if one.epoch is None or one.epoch is not self._epoch:
-            first = self._epoch.first if self._epoch is not None else None
-            goes_on = (
-                first is not None
-                and not self._is_over(first)
-                and not first.belongs_to(one.loader())
-                and first.interval >= self._interval - 1
-            )
-            if not goes_on:
-                self._open(one, one.began)
-        self._epoch.add(one)
+    def _goes_on(self, one: Pass) -> bool:
+        """Whether the epoch that is open goes on with a pass of another loader, as with ``zip``."""
+        first = self._epoch.first if self._epoch is not None else None
+        if first is None or self._is_over(first) or first.interval < self._interval - 1:
+            return False
+        loader = one.loader()
+        return loader is None or first.loader() is not loader
 
     def _open(self, first: Pass | None, began: float) -> None:
-        self._close()
-        self._epoch = Epoch(self._epochs, first, began, began - self._left if self._left else 0.0)
-
-    def _close(self) -> None:
-        """The epoch is over."""
-        epoch, self._epoch = self._epoch, None
-        if epoch is None:
-            return
-        for one in epoch.passes:
-            one.rows *= one.over  # of a pass that was left by `break`, the last batch was not trained
-            epoch.add(one)
-        self._epochs, self._left = self._epochs + 1, epoch.ended
-        self._send(epoch, done=True)
+        self.end_epoch()
+        self._epoch = Epoch(self._epochs, first, began, max(began - self._left, 0.0) if self._left else 0.0)
 
     def _send(self, epoch: Epoch, *, done: bool = False) -> None:
         first = epoch.first
@@ -347,27 +335,43 @@ class Follower:
             self.hook(name)
         finder = _Finder(self, later)
         sys.meta_path.insert(0, finder)
-        self._undo.append(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
+        self._undo.callback(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
 
     def hook(self, name: str) -> None:
+        """Set the hooks of one module."""
+        if not self._on:
+            return
         module = sys.modules[name]
         if name == _OPTIMIZERS:
-            self._undo.append(module.register_optimizer_step_pre_hook(self.before_step).remove)
-            self._undo.append(module.register_optimizer_step_post_hook(self.after_step).remove)
-        for owner, attribute, make in _HOOKS[name]:
+            self._undo.callback(module.register_optimizer_step_pre_hook(self.before_step).remove)
+            self._undo.callback(module.register_optimizer_step_post_hook(self.after_step).remove)
+        for owner, attribute, hook in _HOOKS[name]:
             if (cls := getattr(module, owner, None)) is not None:
-                self._undo.append(_replaced(cls, attribute, functools.partial(make, self)))
+                self._replace(cls, attribute, hook)
+
+    def _replace(self, cls: type, name: str, hook: Callable) -> None:
+        original = vars(cls)[name]
+
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return hook(self, original, *args, **kwargs)
+
+        def put_back() -> None:
+            if vars(cls).get(name) is replacement:  # else other code has replaced it since
+                setattr(cls, name, original)
+
+        setattr(cls, name, replacement)
+        self._undo.callback(put_back)
 
     def leave(self) -> None:
         """Take all hooks away: the loop is over."""
         self._on = False
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
 
     def finish(self, *, well: bool) -> None:
         """The loop has returned, or has raised."""
         if self._on and well:
-            self._close()
+            self.end_epoch()
         elif self._on and self._epoch is not None:
             self._send(self._epoch)
         self.leave()
@@ -407,7 +411,8 @@ def following(tracker: Tracker, loop: Any = None) -> Iterator[None]:
     with contextlib.ExitStack() as undo:
         undo.callback(_following.remove, follower)
         undo.callback(follower.leave)
-        undo.enter_context(_reports(follower, tracker, loop))
+        if loop is not None and hasattr(sys.modules.get("ray.train"), "report"):
+            undo.enter_context(reports_to(loop, _reporting(follower, tracker)))
         follower.install()
         try:
             yield
@@ -424,57 +429,22 @@ def current() -> Follower | None:
 
 # -- the places -------------------------------------------------------------------------------------------
 
-_Make = Callable[["Follower", Callable], Callable]  # from what is there, what replaces it
-
-
-def _iterate(*, watched: bool) -> _Make:
-    return lambda follower, original: lambda self: follower.iterate(original, self, watched=watched)
-
-
-def _draw(follower: Follower, original: Callable) -> Callable:
-    return lambda self: follower.draw(original, self)
-
-
-def _first(observe: Callable[[Follower, Any], None]) -> _Make:
-    def make(follower: Follower, original: Callable) -> Callable:
-        def replacement(self: Any, *args: Any, **kwargs: Any) -> Any:
-            observe(follower, self)
-            return original(self, *args, **kwargs)
-
-        return replacement
-
-    return make
-
-
 _OPTIMIZERS = "torch.optim.optimizer"  # has hooks of its own
-_HOOKS: dict[str, list[tuple[str, str, _Make]]] = {
+_HOOKS: dict[str, list[tuple[str, str, Callable]]] = {
     _OPTIMIZERS: [],
-    "torch._tensor": [("Tensor", "backward", _first(Follower.backward))],
-    "torch.amp.grad_scaler": [("GradScaler", "scale", _first(Follower.scaled))],
+    "torch._tensor": [("Tensor", "backward", Follower.backward)],
+    "torch.amp.grad_scaler": [("GradScaler", "scale", Follower.scale)],
     "torch.utils.data.dataloader": [
-        ("DataLoader", "__iter__", _iterate(watched=False)),
-        ("_BaseDataLoaderIter", "__next__", _draw),
+        ("DataLoader", "__iter__", Follower.iterate),
+        ("_BaseDataLoaderIter", "__next__", Follower.draw),
     ],
-    "ray.train.torch.train_loop_utils": [("_WrappedDataLoader", "__iter__", _iterate(watched=True))],
-    "ray.data.iterator": [("_IterableFromIterator", "__iter__", _iterate(watched=True))],
+    "ray.train.torch.train_loop_utils": [("_WrappedDataLoader", "__iter__", Follower.generate)],
+    "ray.data.iterator": [("_IterableFromIterator", "__iter__", Follower.generate)],
     "accelerate.data_loader": [
-        ("DataLoaderShard", "__iter__", _iterate(watched=True)),
-        ("DataLoaderDispatcher", "__iter__", _iterate(watched=True)),
+        ("DataLoaderShard", "__iter__", Follower.generate),
+        ("DataLoaderDispatcher", "__iter__", Follower.generate),
     ],
 }
-
-
-def _replaced(owner: type, name: str, make: Callable[[Callable], Callable]) -> Callable[[], None]:
-    """Replace a method of a class, and return what puts it back."""
-    original = vars(owner)[name]
-    replacement = functools.wraps(original)(make(original))
-    setattr(owner, name, replacement)
-
-    def undo() -> None:
-        if vars(owner).get(name) is replacement:  # else other code has replaced it since
-            setattr(owner, name, original)
-
-    return undo
 
 
 class _Finder:
@@ -495,17 +465,15 @@ class _Finder:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                if self._follower._on:
-                    self._follower.hook(name)
+                self._follower.hook(name)
 
             spec.loader.exec_module = exec_module
         return spec
 
 
-def _reports(follower: Follower, tracker: Tracker, loop: Any) -> contextlib.AbstractContextManager:
-    original = getattr(sys.modules.get("ray.train"), "report", None)
-    if original is None or loop is None:
-        return contextlib.nullcontext()
+def _reporting(follower: Follower, tracker: Tracker) -> Callable:
+    """What replaces ``ray.train.report`` in the loop."""
+    original = sys.modules["ray.train"].report
 
     @functools.wraps(original)
     def report(metrics: Any, checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -516,7 +484,7 @@ def _reports(follower: Follower, tracker: Tracker, loop: Any) -> contextlib.Abst
             follower.report(metrics)
         return result
 
-    return reports_to(loop, report)
+    return report
 
 
 @contextlib.contextmanager
@@ -524,7 +492,11 @@ def reports_to(loop: Any, report: Callable) -> Iterator[None]:
     """`ray.train.report` is `report` in this block, also by a name under which the loop's module has it."""
     import ray.train
 
-    original, spaces = ray.train.report, [vars(ray.train), getattr(_function(loop), "__globals__", {})]
+    while isinstance(loop, functools.partial):
+        loop = loop.func
+    loop = inspect.unwrap(loop)  # a function, a method or a callable object
+    loop = loop if hasattr(loop, "__globals__") else type(loop).__call__
+    original, spaces = ray.train.report, [vars(ray.train), getattr(loop, "__globals__", {})]
     names = [(space, name) for space in spaces for name, value in list(space.items()) if value is original]
     for space, name in names:
         space[name] = report
@@ -536,23 +508,13 @@ def reports_to(loop: Any, report: Callable) -> Iterator[None]:
                 space[name] = original
 
 
-def _function(loop: Any) -> Any:
-    """The function in a partial, a decorated function, a method or a callable object."""
-    while isinstance(loop, functools.partial):
-        loop = loop.func
-    loop = inspect.unwrap(loop)
-    return loop if hasattr(loop, "__globals__") else type(loop).__call__
-
-
 def _refuse_arrays(metrics: Any, checkpoint: Any) -> None:
     """Ray keeps the metrics of a checkpoint as JSON; its own error names none of them."""
     for name, value in metrics.items() if checkpoint is not None and isinstance(metrics, Mapping) else ():
-        shape = getattr(value, "shape", None)
-        if shape or (shape is not None and type(value).__module__.partition(".")[0] == "torch"):
-            kind = f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
-            fact = (
-                f"it is a {kind} of shape {tuple(shape)}, and Ray keeps the metrics of a checkpoint as JSON"
-            )
+        shape, package = getattr(value, "shape", None), type(value).__module__.partition(".")[0]
+        if shape or (shape is not None and package == "torch"):
+            kind = f"{package}.{type(value).__name__} of shape {tuple(shape)}"
+            fact = f"it is a {kind}, and Ray keeps the metrics of a checkpoint as JSON"
             fix = f"report {{{name!r}: value.tolist()}}, or save it in the checkpoint's folder"
             raise LabError(f"report the metric {name!r}", fact, fix)
 
@@ -584,15 +546,11 @@ def rows_of(batch: Any) -> int:
     # A DataLoader gives a list of arrays; a list of anything else is a list of rows. A tuple has parts:
     # (inputs, targets), or (number, batch) from `enumerate`.
     if isinstance(batch, (tuple, list)) and batch:
-        nested = (Mapping, list, tuple) if isinstance(batch, tuple) else ()
-        first = _first_part(batch, nested)
+        first = _first_part(batch, (Mapping, list, tuple) if isinstance(batch, tuple) else ())
         if first is not None:
             return rows_of(first)
-    elif not hasattr(batch, "shape") and isinstance(
-        batch, Mapping
-    ):  # not only a dict: a BatchEncoding is none
-        values = list(batch.values())
-        return rows_of(_first_part(values, (Sized,)) if values else ())
+    elif not hasattr(batch, "shape") and isinstance(batch, Mapping):  # a BatchEncoding is no dict
+        return rows_of(_first_part(batch.values(), (Sized,))) if batch else 0
     try:
         return len(batch)
     except Exception:  # a number, a tensor without dimensions; to count is never worth an error
@@ -607,7 +565,7 @@ def _first_part(parts: Iterable[Any], containers: tuple[type, ...]) -> Any:
     return None
 
 
-def numbers(metrics: dict[str, Any]) -> dict[str, float]:
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The metrics that are numbers, or can be made one."""
     found = {}
     for name, value in metrics.items():

@@ -57,50 +57,42 @@ class Mailbox:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(_keeper())
         self.address, self._on_event = Box(name), on_event
-        self._actor = actor.options(name=name).remote()
-        self._hurry, self._at_end, self._closed = (threading.Event() for _ in range(3))
+        self._actor, self._closing = actor.options(name=name).remote(), threading.Event()
         self._reader = threading.Thread(target=self._read, name="labkit-mailbox", daemon=True)
         self._reader.start()
 
-    def drain(self, seconds: float = 1.0) -> None:
-        """Wait until everything that has arrived is passed on; at most `seconds`."""
+    def close(self, seconds: float = 1.0) -> None:
+        """Pass on what has arrived, within `seconds`, and end the actor; what is sent from now on is lost."""
         import ray
 
-        self._at_end.clear()
-        self._hurry.set()
-        if ray.is_initialized():
-            with contextlib.suppress(Exception):
-                self._actor.put.remote([_END])
-                self._at_end.wait(seconds)
-
-    def close(self) -> None:
-        """End the actor; what is sent from now on is lost."""
-        import ray
-
-        self._closed.set()
+        self._closing.set()
         if ray.is_initialized():
             with contextlib.suppress(Exception):  # of another cluster than this process has now
+                self._actor.put.remote([_END])
+                self._wait(seconds)
                 ray.kill(self._actor)  # which answers what the reader is waiting for
-        # Ray must not be shut down while a thread is in one of its calls.
+        self._wait(_WAIT)  # Ray must not be shut down while a thread is in one of its calls
+
+    def _wait(self, seconds: float) -> None:
         if threading.current_thread() is not self._reader:
-            self._reader.join(_WAIT)
+            self._reader.join(seconds)
 
     def _read(self) -> None:
         import ray
 
-        while ray.is_initialized() and not self._closed.is_set():
+        while ray.is_initialized():
             try:
                 messages = ray.get(self._actor.take.remote(_WAIT), timeout=_PATIENCE)
             except Exception:  # it starts, or its process was killed and starts again
-                self._closed.wait(1.0)
+                if self._closing.wait(1.0):
+                    return
                 continue
             for message in messages:
                 if message == _END:
-                    self._at_end.set()
-                else:
-                    with contextlib.suppress(Exception):  # an event of another version of the lab
-                        self._on_event(json.loads(message))
-            self._hurry.wait(_PAUSE)
+                    return
+                with contextlib.suppress(Exception):  # an event of another version of the lab
+                    self._on_event(json.loads(message))
+            self._closing.wait(_PAUSE)
 
 
 def _keeper() -> type:

@@ -42,31 +42,36 @@ class RemoteTracker(Tracker):
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
         """For the time of a training function: begin before it, send what is left and clean up after it."""
-        self._begin()
-        try:
+        if self._sender is None:
             yield
+            return
+        self._begin()
+        before = warnings.showwarning
+        try:
+            # Ray replaces `print`, but passes text on to a stdout that is not the original one.
+            with contextlib.redirect_stdout(_Tee(sys.stdout, self)):
+                warnings.showwarning = functools.partial(self._warned, before)
+                yield
         finally:
-            if isinstance(sys.stdout, _Tee) and sys.stdout.owner is self:
-                sys.stdout = sys.stdout.stream
-            if isinstance(warnings.showwarning, _Shown) and warnings.showwarning.owner is self:
-                warnings.showwarning = warnings.showwarning.show
-            if self._sender is not None:
-                self._sender.flush()
+            warnings.showwarning = before
+            self._sender.flush()
 
     def send(self, **event: Any) -> None:
         """Send an event that is not of a training function here, but of a callback or a validation."""
-        if self._sender is not None:
-            self._sender.send({"run": self._run, **event})
+        self._send({"run": self._run, **event})
 
     def _begin(self) -> None:
-        if self._sender is None:
-            return
         self.emit("worker", workers=group_size())
-        # Ray replaces `print`, but passes text on to a stdout that is not the original one.
-        stream = sys.stdout.stream if isinstance(sys.stdout, _Tee) else sys.stdout
-        sys.stdout = _Tee(stream, self)
-        shown = warnings.showwarning
-        warnings.showwarning = _Shown(shown.show if isinstance(shown, _Shown) else shown, self)
+
+    def _warned(
+        self, show: Callable, message: Any, category: type[Warning], file: str, line: int, *rest: Any
+    ) -> None:
+        """Show a warning, and send rank 0's: the others run the same code, and theirs are in their logs."""
+        show(message, category, file, line, *rest)
+        # A `DeprecationWarning` is for the authors of a package.
+        if issubclass(category, UserWarning) and self.rank() == 0:
+            text = " ".join(str(message).split())[:_PRINT_WIDTH]
+            self.emit("print", text=f"warning: {text} ({Path(file).name}, line {line})")
 
 
 class TrackedFunction:
@@ -86,37 +91,20 @@ class _Tee:
 
     # Not a TextIOBase: that has an `encoding`, a `fileno` and an `isatty` of its own, all of them wrong.
     def __init__(self, stream: Any, owner: Tracker) -> None:
-        self.stream, self.owner, self._part = stream, owner, ""
+        self._stream, self._owner, self._part = stream, owner, ""
 
     def write(self, text: str) -> int:
-        self.stream.write(text)
+        self._stream.write(text)
         *lines, self._part = (self._part + text).split("\n")
         # A progress bar writes over its line for hours and never ends it.
         self._part = _seen(self._part) + "\r" * self._part.endswith("\r")
         for line in map(_seen, lines):
             if line.strip():
-                self.owner.emit("print", text=line)
+                self._owner.emit("print", text=line)
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-
-class _Shown:
-    """A `warnings.showwarning` that also sends rank 0's `UserWarning`s as events of `owner`.
-
-    The other ranks run the same code, and theirs are in their logs. A `DeprecationWarning` is for the authors
-    of a package.
-    """
-
-    def __init__(self, show: Callable[..., None], owner: Tracker) -> None:
-        self.show, self.owner = show, owner
-
-    def __call__(self, message: Any, category: type[Warning], file: str, line: int, *rest: Any) -> None:
-        self.show(message, category, file, line, *rest)
-        if issubclass(category, UserWarning) and self.owner.rank() == 0:
-            text = " ".join(str(message).split())
-            self.owner.emit("print", text=f"warning: {text[:_PRINT_WIDTH]} ({Path(file).name}, line {line})")
+        return getattr(self._stream, name)
 
 
 def _seen(line: str) -> str:
