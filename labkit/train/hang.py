@@ -47,14 +47,14 @@ class Waiting:
 
     Attributes:
         where: the reader's own line, such as "in a cell, line 12"; "" if none is on the stack.
-        for_others: whether it waits for the other ranks.
+        call: what it waits in for the other ranks, or "".
         seen: whether its process is on this machine; if not, nothing is known of it.
     """
 
     rank: int
     what: str
     where: str = ""
-    for_others: bool = False
+    call: str = ""
     seen: bool = True
 
     def __str__(self) -> str:
@@ -67,8 +67,8 @@ def explain(workers: Iterable[WorkerState]) -> list[str]:
     lines = [str(one) for one in found]
     if len(found) < 2 or not all(one.seen for one in found):
         return lines  # the guilty one may be among those that were not seen
-    guilty = [one for one in found if not one.for_others]
-    early, late = ([one for one in found if (one.what == _waits(_REPORT)) is it] for it in (True, False))
+    guilty = [one for one in found if not one.call]
+    early, late = ([one for one in found if (one.call == _REPORT) is it] for it in (True, False))
     if guilty and len(guilty) < len(found):
         lines.append(f"The others wait for {_names(guilty)}.")
     elif not guilty and early and late:
@@ -79,21 +79,6 @@ def explain(workers: Iterable[WorkerState]) -> list[str]:
 
 def _names(ranks: list[Waiting]) -> str:
     return " and ".join(f"rank {one.rank}" for one in ranks)
-
-
-def _waits(call: str) -> str:
-    return f"waits in {call}"
-
-
-def _is_here(node: str) -> bool:
-    """Whether a worker's node is this machine or container: elsewhere, its pid belongs to another process."""
-    if node == socket.gethostname():
-        return True
-    lab = cluster.peek()
-    if lab is not None and not lab.is_ours:
-        return False
-    # Nodes of a cluster that the lab started have names of their own.
-    return bool(family.running(Settings.from_env().home, family.CLUSTER, node))
 
 
 def _look(worker: WorkerState) -> Waiting:
@@ -110,6 +95,17 @@ def _look(worker: WorkerState) -> Waiting:
         hint = "; sudo sysctl kernel.yama.ptrace_scope=0 allows it" if "ermission" in said else ""
         doing = Waiting(rank, f"py-spy cannot read its stack{hint}")
     return Waiting(rank, f"{process} is frozen: kill -CONT {worker.pid}", doing.where) if frozen else doing
+
+
+def _is_here(node: str) -> bool:
+    """Whether a worker's node is this machine or container: elsewhere, its pid belongs to another process."""
+    if node == socket.gethostname():
+        return True
+    lab = cluster.peek()
+    if lab is not None and not lab.is_ours:
+        return False
+    # Nodes of a cluster that the lab started have names of their own.
+    return bool(family.running(Settings.from_env().home, family.CLUSTER, node))
 
 
 def _frames(pid: int, *, frozen: bool) -> list[dict]:
@@ -131,8 +127,8 @@ def _doing(rank: int, frames: list[dict]) -> Waiting:
     for name in (frame["name"].rpartition(".")[2] for frame in inner):  # py-spy names a method with its class
         if name in _ALONE:
             return Waiting(rank, f"waits for {_ALONE[name]}", where)
-        if name in _FOR_OTHERS:
-            return Waiting(rank, _waits(_FOR_OTHERS[name]), where, for_others=True)
+        if call := _FOR_OTHERS.get(name):
+            return Waiting(rank, f"waits in {call}", where, call)
     gone = "has left the training function"
     doing = f"is in {inner[0]['name']}" if inner else f"is in your {own['name']}" if own else gone
     return Waiting(rank, doing, where)
