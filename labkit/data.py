@@ -1,4 +1,4 @@
-"""Ray Data: the panel of what a block executes, operator by operator.
+"""Ray Data: the panel of an execution, operator by operator.
 
     with DataPanel("02-images") as panel:
         data = ray.data.read_images(…).map_batches(…).materialize()

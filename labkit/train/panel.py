@@ -59,10 +59,8 @@ class TrainPanel(Panel):
     def watch(self, trainer: Any) -> Self:
         """Follow `trainer` in a ``with`` block around its ``fit()``.
 
-        In that block the trainer has this panel's callback; a run without a name gets one of its own, since
-        Ray names it by the second, and two of one name resume each other. Afterwards it is as it was.
-
-        Warns if `CheckpointConfig` keeps the worst checkpoints.
+        In that block the trainer has this panel's callback, and a run without a name gets one of its own,
+        since Ray names it by the second, and two of one name resume each other.
 
         Raises:
             LabError: the cluster has no room for its workers or its validations, and Ray would wait forever;
@@ -152,7 +150,8 @@ class TrainPanel(Panel):
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
         with callbacks.quiet_deaths(), self._wired(self._trainer):
             earlier = (callbacks.listed(config) if elsewhere else None) or []
-            self.state.earlier = _epochs_of(earlier)
+            epochs = [int(one.metrics.get("epoch", n)) + 1 for n, one in enumerate(earlier)]
+            self.state.earlier = max(epochs, default=0)  # Ray goes on from there
             # What is still undecided is news.
             statuses = callbacks.statuses_of(earlier)
             self._known = {path: now for path, now in statuses.items() if now[0] != "pending"}
@@ -312,11 +311,6 @@ def _check_room(trainer: Any) -> None:
         if validation is not None:
             options = dict(validation.ray_remote_kwargs)
             capacity.check_task_fits(lab.nodes, options, attempt="run validations", ours=lab.is_ours)
-
-
-def _epochs_of(found: list[ray.train.ReportedCheckpoint]) -> int:
-    """Epochs that have checkpoints: Ray goes on from there."""
-    return max((int(one.metrics.get("epoch", number)) + 1 for number, one in enumerate(found)), default=0)
 
 
 def _missing_module(text: str) -> str | None:

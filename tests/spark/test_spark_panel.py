@@ -53,19 +53,6 @@ def panel_of(name: str) -> SparkPanel:
     return SparkPanel(name, epochs=2, reporter=NullReporter())
 
 
-def members(lab) -> list[psutil.Process]:
-    return [one.process for one in family.running(lab.home, lab.group)]
-
-
-def ranks(lab) -> list[psutil.Process]:
-    """Processes of ranks that are alive."""
-    found = []
-    for process in members(lab):
-        with contextlib.suppress(psutil.Error):
-            found += [process] * ("TORCHELASTIC_RUN_ID" in process.environ())
-    return found
-
-
 def test_ranks_are_followed(distributor, lab, capsys):
     panel = panel_of("07-report")
 
@@ -99,7 +86,7 @@ def test_ranks_are_followed(distributor, lab, capsys):
     log = Path(dict(panel.files())["printed by torchrun and the ranks"])
     assert "hello from 1" in log.read_text()
     assert family.MARK not in os.environ
-    assert ranks(lab) == []
+    assert lab.ranks() == []
 
 
 def test_a_file_as_it_is_and_one_that_fails(local, tmp_path):
@@ -134,7 +121,7 @@ def test_a_rank_that_raises_after_and_before_the_ranks_met(distributor, lab):
             distributor.run(meet, early)
         (failure,) = panel.state.failures
         assert failure.text.startswith("meet, ") and "bad row" in failure.text  # no frame of pyspark
-        assert ranks(lab) == []
+        assert lab.ranks() == []
 
 
 def test_a_rank_that_is_killed(local, lab):
@@ -145,7 +132,7 @@ def test_a_rank_that_is_killed(local, lab):
 
     with pytest.raises(RunFailed, match="rank 1 .*SIGKILL"), panel_of("07-kill").watch(local):
         local.run(train)
-    assert ranks(lab) == []
+    assert lab.ranks() == []
 
 
 @pytest.mark.fault
@@ -155,7 +142,7 @@ def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors
 
     def take() -> None:
         while not taken and not over.wait(0.02):
-            for process in members(lab):
+            for process in [one.process for one in family.running(lab.home, lab.group)]:
                 with contextlib.suppress(psutil.Error, OSError):
                     found = re.search(r"--rdzv_endpoint=127.0.0.1:(\d+)", " ".join(process.cmdline()))
                     if found and not taken:
@@ -266,4 +253,4 @@ def test_interrupted(local, lab):
     with pytest.raises(RunStopped), panel.watch(local):
         local.run(wait)
     assert panel.state.status == "stopped"
-    assert ranks(lab) == []
+    assert lab.ranks() == []
