@@ -155,9 +155,8 @@ class SparkPanel(Panel):
 
     def _notice_silence(self, over: threading.Event) -> None:
         """Say what is known while no rank has reported or printed anything: otherwise a hang has no words."""
-        while not over.wait(1.0):
-            heard = self._ranks_report or self.state.prints or self.state.hang
-            if heard or self.state.elapsed() <= _SILENT_SECONDS:
+        while not over.wait(2.0):
+            if self._ranks_report or self.state.prints or self.state.elapsed() <= _SILENT_SECONDS:
                 continue
             words, text = [f"no word of a rank for {_SILENT_SECONDS:.0f} s"], self._output.text().strip()
             if session := current():

@@ -136,9 +136,15 @@ def test_a_rank_that_is_killed(local, lab):
 
 
 @pytest.mark.fault
-def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors, lab):
-    """TorchDistributor chooses a free port and releases it; torchrun binds it seconds later."""
-    taken, over = [], threading.Event()
+@pytest.mark.parametrize("kind", ["function", "file"])
+def test_a_port_that_another_program_takes(on_executors, lab, monkeypatch, tmp_path, kind):
+    """TorchDistributor chooses a free port and releases it; torchrun binds it seconds later.
+
+    For a file pyspark does not notice that this failed, and waits.
+    """
+    monkeypatch.setattr(spark_panel, "_SILENT_SECONDS", 1)
+    (tmp_path / "train.py").write_text("")
+    taken, over, panel = [], threading.Event(), panel_of("07-port")
 
     def take() -> None:
         while not taken and not over.wait(0.02):
@@ -148,13 +154,22 @@ def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors
                     if found and not taken:
                         taken.append(socket.create_server(("127.0.0.1", int(found[1]))))
 
+    def stop() -> None:
+        until(lambda: "has taken the port" in " ".join(panel.state.hang))
+        os.kill(os.getpid(), signal.SIGINT)
+
     thief = threading.Thread(target=take, daemon=True)
     thief.start()
     try:
-        with pytest.raises(RunFailed) as raised, panel_of("07-port").watch(on_executors):
-            on_executors.run(os.getpid)
+        if kind == "function":
+            with pytest.raises(RunFailed) as raised, panel.watch(on_executors):
+                on_executors.run(os.getpid)
+            assert "has taken the port" in raised.value.fix
+        else:
+            threading.Thread(target=stop, daemon=True).start()
+            with pytest.raises(RunStopped), panel.watch(on_executors):
+                on_executors.run(str(tmp_path / "train.py"))
         assert taken  # it did happen
-        assert "has taken the port" in raised.value.fix
     finally:
         over.set()
         thief.join()

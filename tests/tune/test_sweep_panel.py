@@ -8,7 +8,7 @@ import time
 
 import pytest
 from ray import cloudpickle, tune
-from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from labkit import runs
@@ -37,39 +37,17 @@ def climb(config):
         tune.report({"score": config["x"] * (step + 1)})
 
 
-class Counter(tune.Trainable):
-    def setup(self, config):
-        self.count = 0
-
-    def step(self):
-        time.sleep(0.2)
-        self.count += 1
-        return {"score": self.count * self.config["x"]}
-
-    def save_checkpoint(self, folder):
-        with open(f"{folder}/count", "w") as file:
-            file.write(str(self.count))
-
-    def load_checkpoint(self, folder):
-        with open(f"{folder}/count") as file:
-            self.count = int(file.read())
-
-    def reset_config(self, config):
-        self.config, self.count = config, 0
-        return True
-
-
 @pytest.fixture
 def sweep(lab, home):
     """A panel and the tuner that it watches, run."""
 
-    def sweep(trainable, space, *, stop=None, metric="score", callbacks=None, **options):
+    def sweep(trainable, space, *, metric="score", callbacks=None, **options):
         sweep.panel = panel = SweepPanel("sweep", reporter=NullReporter(), dataset="none")
         tuner = tune.Tuner(
             trainable,
             param_space=space,
             tune_config=tune.TuneConfig(**{"metric": metric, "mode": "max", "reuse_actors": True, **options}),
-            run_config=tune.RunConfig(storage_path=str(home / "runs"), stop=stop, callbacks=callbacks),
+            run_config=tune.RunConfig(storage_path=str(home / "runs"), callbacks=callbacks),
         )
         with panel.watch(tuner):
             sweep.results = tuner.fit()
@@ -166,20 +144,6 @@ def test_sweeps_without_a_name_keep_apart_and_the_configuration_is_the_readers(l
         assert tuner._local_tuner._run_config.callbacks is None and run.name is None
     assert len(paths) == 2 == len(list((home / "unnamed").iterdir()))
     assert all(tune.Tuner.can_restore(path) for path in paths)
-
-
-def test_population_based_training_changes_configurations(sweep):
-    scheduler = PopulationBasedTraining(
-        time_attr="training_iteration",
-        perturbation_interval=2,
-        hyperparam_mutations={"x": [1, 2, 4, 8]},
-        quantile_fraction=0.5,
-    )
-    stop = {"training_iteration": 12}
-    sweep(Counter, {"x": tune.grid_search([1, 8])}, scheduler=scheduler, stop=stop, max_concurrent_trials=2)
-    state = sweep.panel.state
-    assert dict(state.counts()) == {"finished": 2}
-    assert sum(trial.changes for trial in state.trials.values()) >= 1
 
 
 ENDLESS = {"x": tune.grid_search(list(range(8))), "steps": 1000, "seconds": 1}

@@ -52,7 +52,7 @@ def test_classes_functions_and_objects_of_a_grid_are_told_apart(choices, words):
     assert shown == words and json.dumps(shown)
 
 
-def test_a_restored_sweep_keeps_the_numbers_of_its_trials(monkeypatch):
+def test_a_restored_sweep_keeps_the_numbers_of_its_trials_and_counts_changed_configurations(monkeypatch):
     panel = SweepPanel("killed")
     panel.plan = TunerPlan.from_tuner(tune.Tuner(print, tune_config=tune.TuneConfig(metric="count")))
     panel.state = panel.new_state()
@@ -69,6 +69,11 @@ def test_a_restored_sweep_keeps_the_numbers_of_its_trials(monkeypatch):
     callback.on_step_end()
     numbers = {trial.config["x"]: trial.number for trial in panel.state.trials.values()}
     assert numbers == {0: 0, 2: 1, 11: 2} and panel.state.counts() == {"finished": 1, "waiting": 2}
+    for config in ({"x": 2}, {"x": 3}):  # as population based training does it
+        known[0].config = config
+        callback.on_trial_result(trial=known[0], result={"count": 1, "training_iteration": 2})
+    changed = panel.state.trials["a_00002"]
+    assert (changed.changes, changed.config, changed.status) == (1, {"x": 3}, "running")
 
 
 def asha(**options):
