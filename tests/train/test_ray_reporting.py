@@ -3,7 +3,6 @@
 import contextlib
 import pickle
 import signal
-import threading
 import traceback
 
 import psutil
@@ -11,7 +10,7 @@ import pytest
 import ray.data
 import ray.train
 from loops import interrupt_when, train_loop, trainer_of
-from ray.train import CheckpointConfig, FailureConfig, ScalingConfig
+from ray.train import CheckpointConfig, FailureConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util import placement_group_table
 
@@ -139,25 +138,6 @@ def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel):
     until(lambda: {group["state"] for group in placement_group_table().values()} == {"REMOVED"}, 30)
     panel.fit(trainer_of(home))
     assert panel.state.status == "finished"
-
-
-def test_a_lost_node_is_a_failure_that_is_told(lab, home, panel):
-    """The node is switched off in mid-run: no worker is left to say why."""
-    node = lab.add_node(cpus=1, resources={"lost": 1})
-    trainer = trainer_of(home, epochs=1000, seconds=0.01)
-    trainer.scaling_config = ScalingConfig(num_workers=1, resources_per_worker={"CPU": 1, "lost": 1})
-
-    def switch_off():
-        until(lambda: panel.state.first_step_at)
-        lab.remove_node(node)
-
-    thread = threading.Thread(target=switch_off)
-    thread.start()
-    with pytest.raises(RunFailed) as failed:
-        panel.fit(trainer)
-    thread.join()
-    assert panel.state.failures[-1].message in str(failed.value)
-    assert idle(lab)
 
 
 def test_what_cannot_work_is_refused_before_anything_starts(lab, home, panel):
