@@ -20,6 +20,7 @@ _BYTES = 50_000  # of the log, at its end
 _NOISE = re.compile(
     r"^(\[rank\d+\]|\[?[EWI]\d{4} |\*{5}|Setting OMP_NUM|node_rank is only|Started |Finished |\s*$)"
 )
+_PORT_TAKEN = re.compile(r"server socket has failed to (listen|bind).*(EADDRINUSE|already in use)", re.I)
 _TRACEBACK = "Traceback (most recent call last):"
 # The lines of two ranks can mix: where another traceback begins, this one has no end.
 _OF_RANK = re.compile(rf"^{re.escape(_TRACEBACK)}\n(?:[ \t].*\n|\n)*(?!Traceback \()\S.*$", re.MULTILINE)
@@ -39,10 +40,6 @@ _FIXES = {  # pattern: fix; `{0}` is the pattern's group
     r"GPUs were unable to be found|gpu usage is unavailable|GPU resources were not configured": (
         "TorchDistributor(…, use_gpu=False); its default is True"
     ),
-    # It chooses a free port, releases it, and torchrun binds it seconds later.
-    r"server socket has failed to (?:listen|bind).*(?:EADDRINUSE|already in use)": (
-        "another program has taken the port that TorchDistributor chose for torchrun: run the cell again"
-    ),
 }
 
 
@@ -51,11 +48,12 @@ class Output:
 
     Attributes:
         torchrun_failed: whether torchrun has reported that a rank failed.
+        port_taken: whether a torchrun found its port taken by another program (then `on_port_taken`).
     """
 
-    def __init__(self, log: Path, on_line: Callable[[str], None]) -> None:
-        self.log, self._on_line = log, on_line
-        self.torchrun_failed = self._in_traceback = False
+    def __init__(self, log: Path, on_line: Callable[[str], None], on_port_taken: Callable[[], None]) -> None:
+        self.log, self._on_line, self._on_port_taken = log, on_line, on_port_taken
+        self.torchrun_failed = self.port_taken = self._in_traceback = False
 
     def text(self) -> str:
         """The end of the log."""
@@ -81,6 +79,9 @@ class Output:
 
     def _line(self, line: str) -> None:
         self.torchrun_failed = self.torchrun_failed or "failed (exitcode" in line
+        if _PORT_TAKEN.search(line) and not self.port_taken:
+            self.port_taken = True
+            self._on_port_taken()
         before = self._in_traceback
         # The last line of a traceback is not indented.
         self._in_traceback = line.startswith(_TRACEBACK) or (before and line[:1] in ("", " ", "\t"))
@@ -107,10 +108,6 @@ class _Split:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _is_warning(record: logging.LogRecord) -> bool:
-    return record.levelno > logging.INFO
 
 
 def advice(text: str) -> str | None:
@@ -142,3 +139,7 @@ def summary(text: str) -> str:
     found = _PYTHON.search(text)
     line = found[1] if found else (spark[0] if (spark := _SPARK.search(text)) else text.strip())
     return line.partition("\n")[0][:300]
+
+
+def _is_warning(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.INFO

@@ -28,7 +28,8 @@ from labkit.settings import variables_set
 from labkit.spark.driver import LOOPBACK, active, current
 from labkit.spark.output import Output, advice, rank_error, summary
 
-_TEXT_SENT, _LINE_SHOWN = 10_000, 2000  # characters: of a rank's traceback, and of a printed line
+_TEXT_SENT = 10_000  # characters of a traceback that a rank sends
+_LINE_SHOWN = 2000  # characters
 _SILENT_SECONDS = 60.0  # without a word of a rank
 # The frame of the file in which pyspark calls the function.
 _CALLER = re.compile(r"^<module>, train\.py, line \d+\n(?: +output = fn\(.*\n)?", re.MULTILINE)
@@ -76,6 +77,7 @@ class SparkPanel(Panel):
         super().receive(event)
 
     def files(self) -> list[tuple[str, str]]:
+        """The log of torchrun and the ranks, and Spark's logs."""
         session = current()
         listed = [("printed by torchrun and the ranks", str(self._output.log))] if self._output else []
         return listed + ([("Spark's logs", session.log_dir)] if session else [])
@@ -92,7 +94,7 @@ class SparkPanel(Panel):
         """Follow the distributor's `run`, and set the variables that ranks on this machine inherit."""
         session, distributor, over = current(), self._distributor, threading.Event()
         folder = Path(session.log_dir) if session else self.settings.home / "spark"
-        self._output, self._ranks_report = Output(folder / f"{self.run_id}.log", self._print), False
+        self._output, self._ranks_report = self._output_to(folder / f"{self.run_id}.log"), False
         variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
         variables = {name: value for name, value in variables.items() if name not in os.environ}
         if session is not None:
@@ -111,8 +113,8 @@ class SparkPanel(Panel):
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         if error is None and self._output is not None and self._output.torchrun_failed:
             error = _TorchrunFailed("torchrun ended with an error")
-        if error is not None and (session := current()):
-            session.cancel()
+        if error is not None:
+            _cancel()
         return error
 
     def keep_failure(self, error: BaseException) -> None:
@@ -141,29 +143,57 @@ class SparkPanel(Panel):
 
     # -- a launch -------------------------------------------------------------------------------------
 
-    def _followed(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """TorchDistributor's `run`, with its output captured, and the numbers of its result reported."""
+    def _output_to(self, log: Path) -> Output:
+        return Output(log, self._print, lambda: self._lost_port() and _cancel())
 
-        def followed(what: Any, *args: Any, **kwargs: Any) -> Any:
+    def _followed(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """TorchDistributor's `run`, with its output captured. A launch whose port was taken is repeated once.
+
+        On executors it asks the system for a free port and releases it, and torchrun binds it seconds later.
+        For a training file pyspark does not notice that this failed, and the other torchrun waits long, so
+        the launch is cancelled.
+        """
+
+        def launch(what: Any, *args: Any, **kwargs: Any) -> Any:
             with self._output.captured():
-                result = run(TrackedFunction(what, self) if callable(what) else what, *args, **kwargs)
-            if isinstance(result, dict):  # which may be a state_dict: its weights are no numbers to report
-                self.report({n: v for n, v in result.items() if isinstance(v, (int, float))})
+                return run(TrackedFunction(what, self) if callable(what) else what, *args, **kwargs)
+
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = launch(*args, **kwargs)
+            except Exception:
+                if not self._lost_port():
+                    raise
+            if self._lost_port():
+                with self.update() as state:
+                    state.note = "launched twice: another program had taken the port of torchrun"
+                self._output = self._output_to(self._output.log.with_suffix(".again.log"))
+                result = launch(*args, **kwargs)
+            if isinstance(result, dict):
+                plain = {name: value for name, value in result.items() if isinstance(value, (int, float))}
+                self.report(plain)  # not the single weights of a state_dict
             return result
 
         return followed
 
+    def _lost_port(self) -> bool:
+        """Whether torchrun has met no rank because its port was taken: before that, none can have begun."""
+        begun = self._ranks_report or self.state.prints or self._distributor.local_mode
+        return self._output.port_taken and not begun
+
     def _notice_silence(self, over: threading.Event) -> None:
         """Say what is known while no rank has reported or printed anything: otherwise a hang has no words."""
-        while not over.wait(2.0):
-            if self._ranks_report or self.state.prints or self.state.elapsed() <= _SILENT_SECONDS:
+        while not over.wait(1.0):
+            heard = self._ranks_report or self.state.prints or self.state.hang
+            if heard or self.state.elapsed() <= _SILENT_SECONDS:
                 continue
-            words, text = [f"no word of a rank for {_SILENT_SECONDS:.0f} s"], self._output.text().strip()
+            words = [f"no word of a rank for {_SILENT_SECONDS:.0f} s"]
             if session := current():
                 words.append(f"{len(session.ranks())} of {self.state.world_size} rank processes run")
-            words.append(f"printed last: {(text.splitlines() or ['nothing'])[-1][:200]}")
+            last = (self._output.text().strip().splitlines() or ["nothing"])[-1]
+            words.append(f"printed last: {last[:200]}")
             with self.update() as state:
-                state.hang = [*words, *filter(None, [advice(text)])]
+                state.hang = words
 
     def _print(self, line: str) -> None:
         if not self._ranks_report:
@@ -189,11 +219,17 @@ class _TorchrunFailed(RuntimeError):
     """The error that pyspark does not raise when a training file fails."""
 
 
+def _cancel() -> None:
+    if session := current():
+        session.cancel()
+
+
 def _shortened(text: str) -> str:
     """The short form of a rank's traceback, without the file in which pyspark calls the function."""
     return _CALLER.sub("", tracebacks.shorten_text(text))
 
 
 def _of_spark(error: BaseException) -> bool:
-    names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    frames = traceback.walk_tb(error.__traceback__)
+    names = [frame.f_globals.get("__name__", "") for frame, _ in frames]
     return isinstance(error, _TorchrunFailed) or any(name.startswith(("pyspark", "py4j")) for name in names)
