@@ -17,7 +17,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 from labkit.cluster import connection, nodes
-from labkit.tune import trials
+from labkit.tune import saved, trials
 
 _DATA = "ray.data._internal.execution"
 
@@ -44,7 +44,6 @@ RAY = {
     },
     "labkit/data.py": {
         f"{_DATA}.execution_callback:ExecutionCallback.on_execution_step": "the panel of Ray Data",
-        f"{_DATA}.streaming_executor_state:OpState.total_enqueued_input_blocks": "waiting blocks",
         "ray.data.context:EXECUTION_CALLBACKS_ENV_VAR": "the panel of Ray Data",
     },
     "labkit/tune/trials.py": {
@@ -166,6 +165,6 @@ def test_tune_still_has_what_only_its_objects_show(tmp_path):
     names = ("execution.tune_controller", "tune", "utils.util", "logger.logger", "experiment.trial")
     names += ("analysis.experiment_analysis",)
     sources = [inspect.getsource(importlib.import_module(f"ray.tune.{name}")) for name in names]
-    texts = [trials.STATE_FILES, "Failure # ", *trials._NOISE]
+    texts = [saved.STATE_FILES, "Failure # ", *trials._NOISE]
     missing += [text for text in texts if not any(text in source for source in sources)]
     assert not missing, gone(str(missing), "labkit/tune/trials.py", "details of a sweep")

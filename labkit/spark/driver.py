@@ -6,9 +6,8 @@
     lab.stop()
 
 Everything listens on loopback, and only for processes that know a secret, which is drawn for each start and
-is in a file of mode 0600. The JVM, which pyspark starts, has the lab's mark (`labkit.system.family`). So it
-is stopped by `stop`, by ``python -m labkit stop``, when the interpreter exits, and by the supervisor when the
-kernel was killed.
+is in a file of mode 0600. The JVM has the lab's mark (`labkit.system.family`). So it is stopped by `stop`, by
+``python -m labkit stop``, when the interpreter exits, and by the supervisor when the kernel was killed.
 """
 
 import atexit
@@ -122,7 +121,7 @@ class Session:
             process_info.terminate(left, grace=1)
 
     def stop(self) -> None:
-        """Stop Spark and all its processes. A second call does nothing."""
+        """Stop Spark and all its processes."""
         if not self._running:
             return
         with interrupts.stoppable("session.stop()", left="Spark has been stopped all the same"):
@@ -138,10 +137,7 @@ class Session:
 
     def _repr_html_(self) -> str:
         status = ("ok", "running") if self._running else ("dim", "stopped")
-        jvms = "one JVM is driver and executor"
-        if self.master.startswith("local-cluster"):
-            jvms = "the driver's JVM, and a JVM for each of the executors"
-        return cards.card("Spark", status, cards.text(f"{self.slots} slots: {jvms}"), dim=self.master)
+        return cards.card("Spark", status, cards.text(f"{self.slots} slots"), dim=self.master)
 
     def __enter__(self) -> "Session":
         return self
@@ -227,8 +223,8 @@ def _prepare(folder: Path, *, used: Collection[str], workers: int) -> None:
     """
     import pyspark
 
-    installed, settings = Path(pyspark.__file__).parent, {**_SETTINGS}
-    settings["spark.authenticate.secret"] = secrets.token_hex(32)
+    installed = Path(pyspark.__file__).parent
+    settings = {**_SETTINGS, "spark.authenticate.secret": secrets.token_hex(32)}
     if workers:
         settings["spark.cores.max"] = str(workers)
     try:

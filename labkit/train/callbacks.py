@@ -1,4 +1,4 @@
-"""What runs in the other processes of a Ray Train run, and reports to the panel from there; and its end.
+"""Ray Train's side of a run: what reports to the panel from other processes, its end, and its checkpoints.
 
 Ray Train calls a `UserCallback` in the run's controller for reports and failures, and for nothing else.
 `ReportCallback` sends those. `ReportingValidator` wraps the validation function and reports when it began and
@@ -9,21 +9,38 @@ This is the one file that uses private names of Ray Train.
 
 import contextlib
 import functools
+import json
+import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow.fs
 import ray
 import ray.train
 from ray._private import ray_logging
+from ray.train import ReportedCheckpoint, ReportedCheckpointStatus
+
+from labkit.errors import LabError
 
 _MAX_TEXT, _MAX_REASON = 10_000, 500  # characters of an error that are sent
 _PATIENCE = 3.0  # seconds that a controller has to abort its run
 _DEATH = re.compile("^A worker died or was killed")  # how the raylet's message begins
+_LOW_IS_GOOD = re.compile(r"(^|[^a-z])(loss|error|mse|rmse|mae|perplexity)$")  # at the end of a metric's name
+_STATUSES = {  # Ray's words; the panel's, and the name of the list in the store that has its checkpoints
+    "COMMITTED": ("committed", None),
+    "PENDING_VALIDATION": ("pending", "pending_training_results"),
+    "VALIDATED": ("validated", "validated_checkpoint_dir_names"),
+    "VALIDATION_FAILED": ("failed", "failed_validation_checkpoint_dir_names"),
+    "VALIDATION_TIMEOUT": ("timed out", "timed_out_validation_checkpoint_dir_names"),
+}
+
+
+# -- in other processes -----------------------------------------------------------------------------
 
 
 class ReportCallback(ray.train.UserCallback):
@@ -62,11 +79,44 @@ class ReportingValidator:
                 text = f"it returned {type(metrics).__name__}, and a dict of metrics is wanted"
             return metrics
         except BaseException as error:
-            text = f"{type(error).__name__}: {_last_line(error)}"[:_MAX_REASON]
+            lines = str(error).strip().splitlines()
+            if isinstance(error, ray.exceptions.RayError | ray.train.TrainingFailedError):
+                lines = lines[-1:]  # its text is a traceback of another process
+            text = f"{type(error).__name__}: {' '.join(lines)}"[:_MAX_REASON]
             raise
         finally:
             seconds = time.perf_counter() - began
             self.panel.send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
+
+
+def first_failure(exceptions: dict[int, Exception]) -> tuple[int, str]:
+    """The rank whose failure most likely caused those of the others, and what to say about it.
+
+    A process that dies says nothing, and lets the others fail because they lost their connection to it. The
+    text begins with ``rank N`` where no exception of the reader's function tells what happened.
+    """
+    causes = {rank: getattr(error, "health_check_failure", error) for rank, error in exceptions.items()}
+    dead = [rank for rank, cause in causes.items() if isinstance(cause, ray.exceptions.RayActorError)]
+    rank = min(dead or causes)
+    kind, text = type(causes[rank]), str(causes[rank])
+    if dead:
+        why = "its node was lost" if "node has died" in text else "killed, or out of memory"
+        return rank, f"rank {rank} is gone: {why}"
+    if kind.__module__.startswith("ray.train.") and "Traceback" not in text:
+        first_line, *_ = text.strip().splitlines() or [kind.__name__]
+        return rank, f"rank {rank} failed: {first_line}"  # the lines below say how to wait longer
+    return rank, f"{kind.__name__}: {text}"
+
+
+def _bytes_of(checkpoint: ray.train.Checkpoint) -> int | None:
+    """Size of all files of a checkpoint, wherever it is; None if the store does not say."""
+    with contextlib.suppress(Exception):  # a store's client raises what it likes
+        selector = pyarrow.fs.FileSelector(checkpoint.path, recursive=True)
+        return sum(info.size or 0 for info in checkpoint.filesystem.get_file_info(selector))
+    return None
+
+
+# -- the end of a run -------------------------------------------------------------------------------
 
 
 class Interrupts:
@@ -130,36 +180,86 @@ def quiet_deaths() -> Iterator[None]:
         printer.skip_re = before
 
 
-def first_failure(exceptions: dict[int, Exception]) -> tuple[int, str]:
-    """The rank whose failure most likely caused those of the others, and what to say about it.
+# -- checkpoints ------------------------------------------------------------------------------------
 
-    A process that dies says nothing, and lets the others fail because they lost their connection to it. The
-    text begins with ``rank N`` where no exception of the reader's function tells what happened.
+
+def reported_checkpoints(
+    path: str, filesystem: pyarrow.fs.FileSystem | None = None
+) -> list[ReportedCheckpoint]:
+    """The checkpoints of a run with their metrics and status, in the order of their reports.
+
+    During a run ``ray.train.get_all_reported_checkpoints`` gives workers the same. A `Result` has no
+    statuses, so afterwards, or when a run was killed, they are read from Ray's list in the store.
+
+    Args:
+        path: of the run: ``result.path``, or storage_path/name.
+        filesystem: ``result.filesystem``.
+
+    Raises:
+        LabError: there is no such run, or its list is not Ray's.
     """
-    causes = {rank: getattr(error, "health_check_failure", error) for rank, error in exceptions.items()}
-    dead = [rank for rank, cause in causes.items() if isinstance(cause, ray.exceptions.RayActorError)]
-    rank = min(dead or causes)
-    text = str(causes[rank])
-    if dead:
-        why = "its node was lost" if "node has died" in text else "killed, or out of memory"
-        return rank, f"rank {rank} is gone: {why}"
-    if type(causes[rank]).__module__.startswith("ray.train.") and "Traceback" not in text:
-        first_line, *_ = text.strip().splitlines() or [type(causes[rank]).__name__]
-        return rank, f"rank {rank} failed: {first_line}"  # the lines below say how to wait longer
-    return rank, f"{type(causes[rank]).__name__}: {text}"
+    filesystem = filesystem or pyarrow.fs.LocalFileSystem()
+
+    def reported(result: dict[str, Any]) -> ReportedCheckpoint:
+        name = result["checkpoint_dir_name"]
+        status = ReportedCheckpointStatus[statuses.get(name, "COMMITTED")]
+        checkpoint = ray.train.Checkpoint(f"{path}/{name}", filesystem)
+        return ReportedCheckpoint(checkpoint=checkpoint, metrics=result["metrics"], status=status)
+
+    try:
+        with filesystem.open_input_stream(f"{path}/checkpoint_manager_snapshot.json") as file:
+            kept = json.loads(file.read())
+        statuses = {
+            one["checkpoint_dir_name"] if isinstance(one, dict) else one: status
+            for status, (_, names) in _STATUSES.items()
+            for one in (kept[names] if names else ())
+        }
+        # By the number of their report; Ray keeps them by their score.
+        numbered = zip(kept["checkpoint_report_indices"], kept["checkpoint_results"], strict=True)
+        return [reported(result) for _, result in sorted(numbered, key=lambda pair: pair[0])]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        fact = f"there is no list of them as Ray 2.60 writes it ({type(error).__name__}: {error})"
+        fix = "give result.path, or storage_path/name of a run that reported a checkpoint"
+        raise LabError(f"read the checkpoints of {path}", fact, fix) from error
 
 
-def _last_line(error: BaseException) -> str:
-    """What an error says; of one of Ray's, whose text is a traceback of another process, its last line."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, ray.exceptions.RayError | ray.train.TrainingFailedError):
-        lines = lines[-1:]
-    return " ".join(lines)
+def listed(config: ray.train.RunConfig) -> list[ReportedCheckpoint] | None:
+    """Those of the run with this configuration, whose paths are as Ray gives them; None without a list."""
+    filesystem, path = config.storage_filesystem, f"{str(config.storage_path).rstrip('/')}/{config.name}"
+    try:
+        if filesystem is None:
+            path = path if "://" in path else os.path.abspath(os.path.expanduser(path))
+            filesystem, path = pyarrow.fs.FileSystem.from_uri(path)
+        return reported_checkpoints(PurePosixPath(path).as_posix(), filesystem)
+    except Exception:  # if something is wrong with the store, Ray's own error says it better
+        return None
 
 
-def _bytes_of(checkpoint: ray.train.Checkpoint) -> int | None:
-    """Size of all files of a checkpoint, wherever it is; None if the store does not say."""
-    with contextlib.suppress(Exception):  # a store's client raises what it likes
-        selector = pyarrow.fs.FileSelector(checkpoint.path, recursive=True)
-        return sum(info.size or 0 for info in checkpoint.filesystem.get_file_info(selector))
-    return None
+def statuses_of(found: list[ReportedCheckpoint]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """By path: the status in the panel's words, and the metrics."""
+    return {one.checkpoint.path: (_STATUSES[one.status.value][0], dict(one.metrics)) for one in found}
+
+
+def wrong_order(config: ray.train.CheckpointConfig) -> str:
+    """A warning if the checkpoints that `config` keeps are probably the worst, else "".
+
+    Ray ranks them by `checkpoint_score_attribute`, by default the highest first, also where it is an error.
+    """
+    name = config.checkpoint_score_attribute or ""
+    low = _LOW_IS_GOOD.search(name.lower()) and "neg" not in name.lower()
+    if not low or config.checkpoint_score_order == "min":
+        return ""
+    kept = f"keeps the {config.num_to_keep}" if config.num_to_keep else "ranks first the"
+    return (
+        f"Ray {kept} checkpoints with the highest {name}, because checkpoint_score_order is 'max': "
+        'CheckpointConfig(..., checkpoint_score_order="min") keeps the best'
+    )
+
+
+def unranked(config: ray.train.CheckpointConfig, reported: Collection[str]) -> str:
+    """What to say if none of the metrics that came with checkpoints is the one that ranks them, else ""."""
+    name = config.checkpoint_score_attribute
+    if name is None or "/" in name or not reported or name in reported:  # "a/b" is b of a dictionary a
+        return ""
+    told = ", ".join(sorted(reported)[:8])
+    return f"the checkpoints aren't ranked: none has checkpoint_score_attribute={name!r} (they have {told})"

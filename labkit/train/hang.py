@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -26,14 +26,16 @@ _TIMEOUT = 10.0  # seconds for one rank
 # torch and Ray: without them, the innermost function is named.
 _REPORT = "ray.train.report, which waits for all ranks"
 _COLLECTIVES = ("all_reduce", "all_gather", "broadcast", "barrier", "reduce_scatter", "recv", "send")
-_REPORTING = ("_sync_checkpoint_dir_name_across_ranks", "broadcast_from_rank_zero", "report")
 _FOR_OTHERS = {
     **{name: name for name in _COLLECTIVES},
-    **dict.fromkeys(_REPORTING, _REPORT),
+    "_sync_checkpoint_dir_name_across_ranks": _REPORT,
+    "broadcast_from_rank_zero": _REPORT,
+    "report": _REPORT,
     "_engine_run_backward": "loss.backward(), which averages the gradients of all ranks",
 }
 _ALONE = {
-    **dict.fromkeys(("set_trace", "interaction"), "a debugger: remove breakpoint() from the loop"),
+    "set_trace": "a debugger: remove breakpoint() from the loop",
+    "interaction": "a debugger: remove breakpoint() from the loop",
     "_try_get_data": "a DataLoader's worker process: try num_workers=0",
     "iter_batches": "Ray Data's next batch: is a CPU left for reading?",
     "sync": "an answer of the object store",
@@ -41,35 +43,28 @@ _ALONE = {
 }
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """What one rank is doing.
+class Waiting(NamedTuple):
+    """What one rank is doing."""
 
-    Attributes:
-        where: the reader's own line, such as "in a cell, line 12"; "" if none is on the stack.
-        for_others: whether it waits for the other ranks.
-        seen: whether its process is on this machine; if not, nothing is known of it.
-    """
-
-    rank: int
     what: str
-    where: str = ""
-    for_others: bool = False
-    seen: bool = True
+    where: str = ""  # the reader's own line, such as "in a cell, line 12", if one is on the stack
+    call: str = ""  # in which it waits for the other ranks
 
     def __str__(self) -> str:
-        return f"rank {self.rank}: {self.what}" + (f" ({self.where})" if self.where else "")
+        return self.what + (f" ({self.where})" if self.where else "")
 
 
 def explain(workers: Iterable[WorkerState]) -> list[str]:
     """One line for each rank, and one on which rank the others wait for, if the stacks tell."""
-    found = [_look(worker) for worker in sorted(workers, key=lambda worker: worker.rank)]
-    lines = [str(one) for one in found]
-    if len(found) < 2 or not all(one.seen for one in found):
+    workers = sorted(workers, key=lambda worker: worker.rank)
+    found = {worker.rank: _look(worker) if _is_here(worker.node) else None for worker in workers}
+    away = "its process {0.pid} is on another machine ({0.node})"
+    lines = [f"rank {one.rank}: {found[one.rank] or away.format(one)}" for one in workers]
+    if None in found.values():
         return lines  # the guilty one may be among those that were not seen
-    guilty = [one for one in found if not one.for_others]
-    early, late = ([one for one in found if (one.what == _waits(_REPORT)) is it] for it in (True, False))
-    if guilty and len(guilty) < len(found):
+    guilty = [rank for rank, one in found.items() if not one.call]
+    early, late = ([rank for rank in found if (found[rank].call == _REPORT) is it] for it in (True, False))
+    if 0 < len(guilty) < len(found):
         lines.append(f"The others wait for {_names(guilty)}.")
     elif not guilty and early and late:
         why = f"{_names(early)} made fewer steps, or {_names(late)} reported less often"
@@ -77,12 +72,22 @@ def explain(workers: Iterable[WorkerState]) -> list[str]:
     return lines
 
 
-def _names(ranks: list[Waiting]) -> str:
-    return " and ".join(f"rank {one.rank}" for one in ranks)
+def _names(ranks: list[int]) -> str:
+    return " and ".join(f"rank {rank}" for rank in ranks)
 
 
-def _waits(call: str) -> str:
-    return f"waits in {call}"
+def _look(worker: WorkerState) -> Waiting:
+    process, frozen = f"its process {worker.pid}", False
+    try:
+        frozen = psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
+        doing = _doing(_frames(worker.pid, frozen=frozen))
+    except psutil.NoSuchProcess:
+        return Waiting(f"{process} has ended")
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        hint = "; sudo sysctl kernel.yama.ptrace_scope=0 allows it" if "ermission" in said else ""
+        doing = Waiting(f"py-spy cannot read its stack{hint}")
+    return Waiting(f"{process} is frozen: kill -CONT {worker.pid}", doing.where) if frozen else doing
 
 
 def _is_here(node: str) -> bool:
@@ -94,22 +99,6 @@ def _is_here(node: str) -> bool:
         return False
     # Nodes of a cluster that the lab started have names of their own.
     return bool(family.running(Settings.from_env().home, family.CLUSTER, node))
-
-
-def _look(worker: WorkerState) -> Waiting:
-    rank, process = worker.rank, f"its process {worker.pid}"
-    if not _is_here(worker.node):
-        return Waiting(rank, f"{process} is on another machine ({worker.node})", seen=False)
-    try:
-        frozen = psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
-        doing = _doing(rank, _frames(worker.pid, frozen=frozen))
-    except psutil.NoSuchProcess:
-        return Waiting(rank, f"{process} has ended")
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        hint = "; sudo sysctl kernel.yama.ptrace_scope=0 allows it" if "ermission" in said else ""
-        doing = Waiting(rank, f"py-spy cannot read its stack{hint}")
-    return Waiting(rank, f"{process} is frozen: kill -CONT {worker.pid}", doing.where) if frozen else doing
 
 
 def _frames(pid: int, *, frozen: bool) -> list[dict]:
@@ -124,15 +113,15 @@ def _frames(pid: int, *, frozen: bool) -> list[dict]:
     return (named or own or [{"frames": []}])[0]["frames"]
 
 
-def _doing(rank: int, frames: list[dict]) -> Waiting:
+def _doing(frames: list[dict]) -> Waiting:
     own = next((frame for frame in frames if is_own(frame["filename"])), None)
     where = f"{place(own['filename'])}, line {own['line']}" if own else ""
     inner = frames[: frames.index(own)] if own else frames
     for name in (frame["name"].rpartition(".")[2] for frame in inner):  # py-spy names a method with its class
         if name in _ALONE:
-            return Waiting(rank, f"waits for {_ALONE[name]}", where)
-        if name in _FOR_OTHERS:
-            return Waiting(rank, _waits(_FOR_OTHERS[name]), where, for_others=True)
+            return Waiting(f"waits for {_ALONE[name]}", where)
+        if call := _FOR_OTHERS.get(name):
+            return Waiting(f"waits in {call}", where, call)
     gone = "has left the training function"
     doing = f"is in {inner[0]['name']}" if inner else f"is in your {own['name']}" if own else gone
-    return Waiting(rank, doing, where)
+    return Waiting(doing, where)

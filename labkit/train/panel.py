@@ -5,19 +5,16 @@
         result = trainer.fit()
 
 The loop knows nothing of the panel. During the run the trainer has one more callback, and a wrapper around
-its loop that follows it from outside (see `labkit.panel.tracking.hooks`). Ray Train has no reporter for
-notebooks: its only hook, `ray.train.UserCallback`, is called in the run's controller, a process of its own.
-What it and the workers report comes to the kernel through a small actor: `labkit.panel.tracking.mailbox`.
+its loop that follows it from outside (see `labkit.panel.tracking.hooks`). What the workers and the run's
+controller report comes to the kernel through a small actor: `labkit.panel.tracking.mailbox`.
 """
 
 import contextlib
-import functools
 import re
 import reprlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import ray
@@ -36,80 +33,66 @@ from labkit.panel.tracking.mailbox import Mailbox
 from labkit.panel.tracking.remote import TrackedFunction
 from labkit.panel.training import TrainingRun
 from labkit.storage import check_run_name, hint_for
-from labkit.train import checkpoints, hang
-from labkit.train.callbacks import Interrupts, ReportCallback, ReportingValidator, first_failure, quiet_deaths
+from labkit.train import callbacks, hang
 
-_EPOCHS, _STEPS = ("epochs", "num_epochs", "max_epochs"), ("steps", "max_steps")  # names of a run's length
+# A run's length, by its names in a configuration; the first counts most.
+_LENGTHS = {"epochs": ("epochs", "num_epochs", "max_epochs"), "steps": ("steps", "max_steps")}
 _NAME_BY_RAY = re.compile(r"ray_train_run-\d{4}(-\d\d){2}_\d\d(-\d\d){2}")
 _LARGEST = 1_000_000  # bytes of a pickled function; a small model fits, a data set does not
-_STATUSES = {  # Ray's words and the panel's
-    "COMMITTED": "committed",
-    "PENDING_VALIDATION": "pending",
-    "VALIDATED": "validated",
-    "VALIDATION_FAILED": "failed",
-    "VALIDATION_TIMEOUT": "timed out",
-}
+_OF_RAY = (ray.train.TrainingFailedError, ray.exceptions.RayError)  # RayError: the end of the controller
 
 
 class TrainPanel(Panel):
     """The panel of a Ray Train run; see `labkit.panel.panel.Panel` for its arguments.
 
-    The length of the run, for its bar, is one of the names in `_EPOCHS` or `_STEPS` in the trainer's
+    The length of the run, for its bar, is one of the names in `_LENGTHS` in the trainer's
     ``train_loop_config``, or the argument `epochs` or `steps` here.
     """
 
     def __init__(self, name: str, **about: Any) -> None:
         self._trainer: Any = None
-        self._interrupts: Interrupts | None = None
-        self._length = about.get("epochs"), about.get("steps")  # if the config does not say it
-        self._log_dir: Path | None = None
+        self._interrupts: callbacks.Interrupts | None = None
+        self._of_trainer: dict[str, Any] = {}  # what is shown and recorded of it
         super().__init__(name, **{"engine": "Ray Train", **about})
 
     @interrupts.stoppable("the checks before the start", left="Nothing has been started")
     def watch(self, trainer: Any) -> Self:
         """Follow `trainer` in a ``with`` block around its ``fit()``.
 
-        In that block the trainer has this panel's callback; a run without a name gets one of its own, since
-        Ray names it by the second, and two of one name resume each other. Afterwards it is as it was.
-
-        Warns if `CheckpointConfig` keeps the worst checkpoints.
+        In that block the trainer has this panel's callback, and a run without a name gets one of its own,
+        since Ray names it by the second, and two of one name resume each other.
 
         Raises:
             LabError: the cluster has no room for its workers or its validations, and Ray would wait forever;
                 it is not a Ray Train trainer; or its validation function captures a large object.
         """
-        scaling, run_config = (getattr(trainer, f"{part}_config", None) for part in ("scaling", "run"))
-        if not isinstance(run_config, ray.train.RunConfig) or isinstance(trainer, type):
+        scaling, run = (getattr(trainer, f"{part}_config", None) for part in ("scaling", "run"))
+        if not isinstance(run, ray.train.RunConfig) or isinstance(trainer, type):
             raise LabError(
                 f"follow a run with the panel {self.state.name!r}",
                 f"{reprlib.repr(trainer)} is not a Ray Train trainer",
                 "panel.watch(TorchTrainer(...)), or another trainer of ray.train",
             )
-        # A tuple is the smallest and the largest number of workers of an elastic training.
-        workers = scaling.num_workers
-        fewest, most = workers if isinstance(workers, tuple) else (workers, workers)
-        if most:
-            if run_config.name:
-                check_run_name(run_config.name)
-            _check_room(trainer, fewest)
-            _check_validations(getattr(trainer, "validation_config", None))
-        if warning := checkpoints.wrong_order(run_config.checkpoint_config):
+        workers = scaling.max_workers  # of an elastic training; without any, the loop runs in this process
+        if workers:
+            if run.name:
+                check_run_name(run.name)
+            _check_room(trainer)
+        if warning := callbacks.wrong_order(run.checkpoint_config):
             warnings.warn(warning, stacklevel=3)
         self._trainer, self.loop = trainer, trainer.train_loop_per_worker
-        lab, config = cluster.current(), trainer.train_loop_config or {}
-        self._log_dir = None if lab is None else lab.log_dir
-        self.first_phase = "starting" if most else "preparing"
-        names = ("num_workers", "use_gpu", "resources_per_worker")
-        self._about |= {
-            "world_size": max(most, 1),
-            # Without workers the loop runs in this process, for debugging; nothing calls back.
-            "engine": "Ray Train" if most else "one process",
-            "epochs": _first(config, _EPOCHS, self._length[0]),
-            "steps": _first(config, _STEPS, self._length[1]),
+        config = trainer.train_loop_config or {}
+        self.first_phase = "starting" if workers else "preparing"
+        recorded = ("num_workers", "use_gpu", "resources_per_worker")
+        self._of_trainer = {
+            "world_size": max(workers, 1),
+            "engine": "Ray Train" if workers else "one process",
             "config": config,
-            "scaling": {name: getattr(scaling, name, None) for name in names},
-            "storage_path": self._storage_path() if most else None,
+            "scaling": {name: getattr(scaling, name) for name in recorded},
         }
+        for length, names in _LENGTHS.items():
+            if given := [config[name] for name in names if config.get(name) is not None]:
+                self._of_trainer[length] = given[0]
         if self.state.status == "ready":
             self.state = self.new_state()
         return self
@@ -118,13 +101,6 @@ class TrainPanel(Panel):
         """``trainer.fit()`` with this panel; see `watch`."""
         with self.watch(trainer):
             return trainer.fit()
-
-    def files(self) -> list[tuple[str, str]]:
-        path, logs = self.state.given.get("storage_path"), self._log_dir
-        listed = [("checkpoints", path)] if path else []
-        if logs is not None:
-            listed += [("training workers' logs", str(logs / "train")), ("Ray's logs", str(logs))]
-        return listed
 
     def explain(self) -> None:
         """Look what each rank does now; the panel shows it."""
@@ -144,38 +120,46 @@ class TrainPanel(Panel):
         return super().__enter__()
 
     def new_state(self) -> TrainingRun:
-        if self._about.get("storage_path"):
-            self._about["storage_path"] = self._storage_path()  # a new run may have a new name
-        return super().new_state()
+        about = {**self._about, **self._of_trainer}
+        if self._of_trainer and about["engine"] == "Ray Train":
+            # As text: a path may be a URI ("s3://bucket/runs"), whose two slashes a Path would make one.
+            storage = str(self._trainer.run_config.storage_path).rstrip("/")
+            about["storage_path"] = f"{storage}/{self._run_name}"
+        return TrainingRun(self._name, **about)
+
+    def files(self) -> list[tuple[str, str]]:
+        path, lab = self.state.given.get("storage_path"), cluster.peek()
+        listed = [("checkpoints", path)] if path else []
+        if lab is not None and (logs := lab.log_dir) is not None:
+            listed += [("training workers' logs", str(logs / "train")), ("Ray's logs", str(logs))]
+        return listed
+
+    def channel(self, on_event: Callable[[dict[str, Any]], Any]) -> Any:
+        if not ray.is_initialized():  # pickled for other processes than Ray's
+            return super().channel(on_event)
+        return Mailbox(on_event, f"labkit-panel-{self.run_id}")
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        if self.trains_elsewhere():
+        elsewhere, config, over = self.trains_elsewhere(), self._trainer.run_config, threading.Event()
+        if elsewhere:
             if not ray.is_initialized():
                 ray.init()  # as fit() would
             self.listen()  # here, and not in the middle of Ray's pickling
-        config, over = self._trainer.run_config, threading.Event()
-        validates = getattr(self._trainer, "validation_config", None) is not None
-        follows = self.trains_elsewhere() and (validates or config.checkpoint_config.num_to_keep is not None)
         # A training without workers needs no cluster.
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
-        with quiet_deaths(), self._wired(self._trainer):
-            earlier = (checkpoints.listed(config) if self.trains_elsewhere() else None) or []
-            self.state.earlier = checkpoints.epochs_of(earlier)
+        with callbacks.quiet_deaths(), self._wired(self._trainer):
+            earlier = (callbacks.listed(config) if elsewhere else None) or []
+            epochs = [int(one.metrics.get("epoch", n)) + 1 for n, one in enumerate(earlier)]
+            self.state.earlier = max(epochs, default=0)  # Ray goes on from there
             # What is still undecided is news.
-            known = {path: now for path, now in _statuses(earlier).items() if now[0] != "pending"}
-
-            def follow() -> None:
-                while follows and not over.wait(0.5):
-                    self._follow_checkpoints(known)
-
-            for look in (follow, functools.partial(self._watch_for_hangs, over)):
-                threading.Thread(target=look, name="labkit-look", daemon=True).start()
-            self._interrupts = Interrupts(self._trainer)
+            statuses = callbacks.statuses_of(earlier)
+            self._known = {path: now for path, now in statuses.items() if now[0] != "pending"}
+            threading.Thread(target=self._look, args=[over], name="labkit-look", daemon=True).start()
+            self._interrupts = callbacks.Interrupts(self._trainer)
             try:
                 yield
-                if follows:
-                    self._follow_checkpoints(known)
+                self._follow_checkpoints()
             except BaseException as error:
                 with interrupts.held():
                     self._interrupts.end_controller()
@@ -191,24 +175,17 @@ class TrainPanel(Panel):
         interrupted = error is not None and self._interrupts is not None and self._interrupts.came
         return KeyboardInterrupt() if interrupted else error
 
-    def channel(self, on_event: Callable[[dict[str, Any]], Any]) -> Any:
-        if not ray.is_initialized():  # pickled for other processes than Ray's
-            return super().channel(on_event)
-        return Mailbox(on_event, f"labkit-panel-{self.run_id}")
-
     def failure_text(self, error: BaseException) -> str:
         if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
-            rank, text = first_failure(error.worker_failures)
+            rank, text = callbacks.first_failure(error.worker_failures)
             if text.startswith(f"rank {rank} "):
                 return text
-        # Ray takes the workers' tracebacks off their exceptions and leaves them in its message alone.
-        if isinstance(error, (ray.train.TrainingFailedError, ray.exceptions.RayError)):
+        if isinstance(error, _OF_RAY):  # the workers' tracebacks are in its message alone
             return tracebacks.shorten_text(str(error))
         return super().failure_text(error)
 
     def translate(self, error: BaseException) -> BaseException | None:
-        # What else Ray raises here (RayError) is the end of the controller itself, or of its node.
-        if not isinstance(error, (ray.train.TrainingFailedError, ray.exceptions.RayError)):
+        if not isinstance(error, _OF_RAY):
             return None
         failure = self.state.failures[-1]
         of_worker = isinstance(error, ray.train.WorkerGroupError)
@@ -226,10 +203,73 @@ class TrainPanel(Panel):
     def hang_up(self) -> None:
         super().hang_up()
         reported = {name for one in self.state.checkpoints for name in one.metrics}
-        ranked = checkpoints.unranked(self._trainer.run_config.checkpoint_config, reported)
+        ranked = callbacks.unranked(self._trainer.run_config.checkpoint_config, reported)
         self.state.note = "; ".join(filter(None, (self._went_on(), ranked)))
 
     # -- during a run ---------------------------------------------------------------------------------
+
+    @property
+    def _run_name(self) -> str:
+        """The name of the run, also where the reader gave none."""
+        name = self._trainer.run_config.name
+        return self.run_id if not name or _NAME_BY_RAY.fullmatch(name) else name
+
+    @contextlib.contextmanager
+    def _wired(self, trainer: Any) -> Iterator[None]:
+        """In the block the trainer reports here. A `RunConfig` may serve other trainers afterwards."""
+        run, validation = trainer.run_config, getattr(trainer, "validation_config", None)
+        name, before, loop = run.name, run.callbacks, trainer.train_loop_per_worker
+        run.name = self._run_name
+        vars(run).pop("storage_context", None)  # Ray keeps what it made of the name
+        if self.trains_elsewhere():
+            run.callbacks = [*(before or []), callbacks.ReportCallback(self)]
+            if validation is not None:
+                reporting = callbacks.ReportingValidator(validation.fn, self)
+                trainer.validation_config = ray.train.ValidationConfig(
+                    reporting, validation.task_config, validation.ray_remote_kwargs
+                )
+        trainer.train_loop_per_worker = TrackedFunction(loop, self)
+        try:
+            yield
+        finally:
+            trainer.train_loop_per_worker, run.callbacks, run.name = loop, before, name
+            vars(run).pop("storage_context", None)
+            vars(trainer).pop("_register_sigint_handler", None)
+            if validation is not None:
+                trainer.validation_config = validation
+
+    def _look(self, over: threading.Event) -> None:
+        """Twice a second, see what became of checkpoints; when nothing is heard, what each rank waits for."""
+        after, pause = self.settings.hang_after, 0.5
+        while not over.wait(pause):
+            self._follow_checkpoints()
+            heard, pause = self.state.heard_at, 0.5
+            if after and self.state.first_step_at and self.state.now() - heard >= after:
+                lines, pause = hang.explain(list(self.state.workers.values())), 5.0
+                with self.update() as run:
+                    if run.heard_at == heard:
+                        run.hang = lines
+
+    def _follow_checkpoints(self) -> None:
+        """Take in what has changed in Ray's list of the run's checkpoints.
+
+        Ray has no callback for a validation that is over or timed out, nor for a checkpoint that it deletes.
+        """
+        config = self._trainer.run_config
+        deletes = config.checkpoint_config.num_to_keep is not None
+        validates = getattr(self._trainer, "validation_config", None) is not None
+        here = [one.path for one in self.state.checkpoints if not one.deleted]  # before the list is read
+        if not (self.trains_elsewhere() and (deletes or validates)):
+            return
+        if (found := callbacks.listed(config)) is None:
+            return
+        statuses = callbacks.statuses_of(found)
+        news = {path: now for path, now in statuses.items() if self._known.get(path) != now}
+        news |= {path: ("deleted", {}) for path in here if deletes and path not in statuses}
+        self._known |= news
+        for path, (status, metrics) in news.items():
+            about = {"path": path, "status": status, "metrics": metrics}
+            self.receive({"kind": "checkpoint", "run": self.run_id, **about})
 
     def _went_on(self) -> str:
         """Where the run went on, if one with its name had begun before."""
@@ -240,74 +280,6 @@ class TrainPanel(Panel):
             return f"{told}; a new run needs a new name in RunConfig(name=...)"
         done = run.history[0]["epoch"] if run.earlier and run.history else 0
         return f"went on after epoch {done}{of}" if done else ""
-
-    def _follow_checkpoints(self, known: dict[str, tuple[str, dict]]) -> None:
-        """Take in what has changed in Ray's list of the run's checkpoints.
-
-        Ray has no callback for a validation that is over or timed out, nor for a checkpoint that it deletes.
-
-        Args:
-            known: (status, metrics) by path.
-        """
-        config = self._trainer.run_config
-        here = [one.path for one in self.state.checkpoints if not one.deleted]  # before the list is read
-        if (found := checkpoints.listed(config)) is None:
-            return
-        statuses = _statuses(found)
-        news = {path: now for path, now in statuses.items() if known.get(path) != now}
-        if config.checkpoint_config.num_to_keep is not None:
-            news |= {path: ("deleted", {}) for path in here if path not in statuses}
-        known |= news
-        for path, (status, metrics) in news.items():
-            about = {"path": path, "status": status, "metrics": metrics}
-            self.receive({"kind": "checkpoint", "run": self.run_id, **about})
-
-    def _watch_for_hangs(self, over: threading.Event) -> None:
-        """Show what each rank waits for while nothing is heard of the run."""
-        after, pause = self.settings.hang_after, 1.0
-        while not over.wait(pause):
-            heard, pause = self.state.heard_at, 1.0
-            if not after or not self.state.first_step_at or self.state.now() - heard < after:
-                continue
-            lines = hang.explain(list(self.state.workers.values()))
-            pause = 5.0
-            with self.update() as run:
-                if run.heard_at == heard:
-                    run.hang = lines
-
-    @property
-    def _run_name(self) -> str:
-        """The name of the run, also where the reader gave none."""
-        name = self._trainer.run_config.name
-        return self.run_id if not name or _NAME_BY_RAY.fullmatch(name) else name
-
-    def _storage_path(self) -> str:
-        # As text: a path may be a URI ("s3://bucket/runs"), whose two slashes a Path would make one.
-        return f"{str(self._trainer.run_config.storage_path).rstrip('/')}/{self._run_name}"
-
-    @contextlib.contextmanager
-    def _wired(self, trainer: Any) -> Iterator[None]:
-        """In the block the trainer reports here. A `RunConfig` may serve other trainers afterwards."""
-        run, validation = trainer.run_config, getattr(trainer, "validation_config", None)
-        name, callbacks, loop = run.name, run.callbacks, trainer.train_loop_per_worker
-        run.name = self._run_name
-        vars(run).pop("storage_context", None)  # Ray keeps what it made of the name
-        if self.trains_elsewhere():
-            run.callbacks = [*(callbacks or []), ReportCallback(self)]
-            if validation is not None:
-                reporting = ReportingValidator(validation.fn, self)
-                trainer.validation_config = ray.train.ValidationConfig(
-                    reporting, validation.task_config, validation.ray_remote_kwargs
-                )
-        trainer.train_loop_per_worker = TrackedFunction(loop, self)
-        try:
-            yield
-        finally:
-            trainer.train_loop_per_worker, run.callbacks, run.name = loop, callbacks, name
-            vars(run).pop("storage_context", None)
-            vars(trainer).pop("_register_sigint_handler", None)
-            if validation is not None:
-                trainer.validation_config = validation
 
 
 def check_closure_size(function: Callable) -> None:
@@ -322,34 +294,23 @@ def check_closure_size(function: Callable) -> None:
         )
 
 
-def _check_room(trainer: Any, workers: int) -> None:
-    lab, scaling = cluster.current(), trainer.scaling_config
+def _check_room(trainer: Any) -> None:
+    """Refuse workers and validations for which the cluster has no room."""
+    scaling, lab = trainer.scaling_config, cluster.current()
+    validation = getattr(trainer, "validation_config", None)
+    if validation is not None:
+        check_closure_size(validation.fn)
     if lab is not None:
-        per_worker = dict(scaling.resources_per_worker or {})
+        per_worker = scaling.resources_per_worker or {}
         lab.check_capacity(
-            workers=workers,
+            workers=scaling.min_workers,
             cpus_per_worker=per_worker.get("CPU", 0 if scaling.use_gpu and per_worker else 1),
             gpus_per_worker=per_worker.get("GPU", 1 if scaling.use_gpu else 0),
             data=bool(trainer.datasets),
         )
-
-
-def _check_validations(config: ray.train.ValidationConfig | None) -> None:
-    """Refuse validations that cannot run."""
-    if config is not None:
-        check_closure_size(config.fn)
-        if (lab := cluster.current()) is not None:
-            options = dict(config.ray_remote_kwargs)
+        if validation is not None:
+            options = dict(validation.ray_remote_kwargs)
             capacity.check_task_fits(lab.nodes, options, attempt="run validations", ours=lab.is_ours)
-
-
-def _first(config: Mapping[str, Any], names: Sequence[str], otherwise: Any) -> Any:
-    """The first of these that a configuration has."""
-    return next((config[name] for name in names if config.get(name) is not None), otherwise)
-
-
-def _statuses(found: list[ray.train.ReportedCheckpoint]) -> dict[str, tuple[str, dict[str, Any]]]:
-    return {one.checkpoint.path: (_STATUSES[one.status.value], dict(one.metrics)) for one in found}
 
 
 def _missing_module(text: str) -> str | None:

@@ -19,6 +19,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import ray
@@ -30,7 +31,6 @@ from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
 from labkit.panel.base import LivePanel
 from labkit.tune import saved, trials
-from labkit.tune.checks import check_plan
 from labkit.tune.sweep import OVER, SweepRun, TrialState
 from labkit.tune.trials import TunerPlan
 
@@ -46,7 +46,7 @@ def _if_open(hook: Callable) -> Callable:
             try:
                 hook(self, *args, **info)
             except Exception as error:
-                warnings.warn(f"the panel could not follow the sweep: {error!r}", stacklevel=2)
+                warnings.warn(f"the panel can't follow the sweep, or keep its state: {error!r}", stacklevel=2)
 
     return call
 
@@ -70,7 +70,6 @@ class SweepCallback(tune.Callback):
 
     @_if_open
     def setup(self, total_num_samples: int | None = None, **_: Any) -> None:
-        self.__init__()
         if total_num_samples and total_num_samples < 10**6:  # more stands for "until stopped"
             with self.panel.update() as state:
                 state.total = total_num_samples
@@ -94,17 +93,14 @@ class SweepCallback(tune.Callback):
             if self._configs[trial.trial_id] is not trial.config:
                 before, known.config = known.config, self._shown_config(trial)
                 known.changes += before != known.config
-            self._take(state, trial, flatten_dict(result))
+            self._take(state, trial, result)
             state.set_status(trial.trial_id, "running")
 
     @_if_open
     def get_state(self) -> None:
         """Save the sweep's state: Tune asks for that of callbacks when it has written all others."""
-        try:
-            if self._trials:
-                saved.save(*self.panel.plan.storage, trials.staging_folder(self._trials[0]))
-        except Exception as error:  # the storage's own kinds are many
-            warnings.warn(f"the sweep could not be restored after a kill: {error}", stacklevel=2)
+        for trial in self._trials[:1]:
+            saved.save(*self.panel.plan.storage, Path(trial.storage.experiment_driver_staging_path))
 
     @_if_open
     def on_experiment_end(self, trials: Sequence[Any], **_: Any) -> None:
@@ -121,7 +117,8 @@ class SweepCallback(tune.Callback):
     def _known(self, state: SweepRun, trial: Any) -> TrialState:
         if trial.trial_id not in state.trials:
             state.add(trial.trial_id, self._shown_config(trial))
-            if result := trials.newest_result(trial):  # of an interrupted sweep
+            # trial.last_result would ask the trial's process, and wait for it.
+            if result := trial.run_metadata.last_result:  # of an interrupted sweep
                 self._take(state, trial, result)
         return state.trials[trial.trial_id]
 
@@ -130,7 +127,8 @@ class SweepCallback(tune.Callback):
         return trials.shown_config(trial.config)
 
     def _take(self, state: SweepRun, trial: Any, result: dict[str, Any]) -> None:
-        plan = self.panel.plan
+        """Take over a result; the metric "val/loss" may be in a dict "val"."""
+        plan, result = self.panel.plan, flatten_dict(result)
         self._has_time = self._has_time or plan.time in result
         missing = f"no result has {plan.time!r}, the time_attr of {type(plan.options.scheduler).__name__}"
         has = ", ".join(trials.metrics_in(result)) or "nothing of their own"
@@ -138,21 +136,20 @@ class SweepCallback(tune.Callback):
         state.reported(
             trial.trial_id,
             iteration=result.get("training_iteration", 0),
-            value=trials.number(result.get(plan.metric)),
+            value=trials.number(result.get(state.metric)),
             seconds=result.get("time_total_s", 0.0),
             time=trials.number(result.get(plan.time)) if plan.rungs else None,
         )
 
     def _look(self, state: SweepRun, trial: Any) -> None:
-        known, status = self._known(state, trial), trials.status_of(trial)
+        known, status = self._known(state, trial), trials.STATUS.get(trial.status, "waiting")
         if known.status in OVER or known.status == status:
             return
         if status == "failed":
             state.trial_failed(trial.trial_id, trials.why_failed(trial))
-        elif status == "finished" and (why := self.panel.plan.stopped.get(trial.trial_id)):
-            state.set_status(trial.trial_id, "stopped early", why=why)
         else:
-            state.set_status(trial.trial_id, status)
+            early = status == "finished" and trial.trial_id in self.panel.plan.stopped
+            state.set_status(trial.trial_id, "stopped early" if early else status)
 
 
 class SweepPanel(LivePanel):
@@ -161,10 +158,11 @@ class SweepPanel(LivePanel):
     Args:
         name: of the sweep; also the folder of its record below ``HOME/runs``.
         dataset: shown in the record.
-        about: as `labkit.panel.Panel` takes it: settings, reporter.
+        about: as `labkit.panel.base.LivePanel` takes it: settings, reporter, live.
     """
 
     exclusive = True
+    first_phase = "start"
     drawing_share = 0.01
 
     def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
@@ -181,7 +179,7 @@ class SweepPanel(LivePanel):
         its saved state is put back (see `labkit.tune.saved`).
 
         Raises:
-            LabError: the sweep cannot work (see `labkit.tune.checks`).
+            LabError: the sweep cannot work (see `TunerPlan.check`).
         """
         if self.state.over:
             self.renew()
@@ -190,7 +188,7 @@ class SweepPanel(LivePanel):
         if plan.restored:
             saved.restore(*plan.storage)
         # Clusters of others may add nodes by themselves.
-        check_plan(plan, [node.resources for node in lab.nodes] if lab is not None and lab.is_ours else ())
+        plan.check([node.resources for node in lab.nodes] if lab is not None and lab.is_ours else ())
         own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"
         self.loop = plan.trainable if own else None  # else it is wrapped: tune.with_parameters
         self.plan = plan
@@ -206,9 +204,11 @@ class SweepPanel(LivePanel):
     # -- what a panel of an engine overrides --------------------------------------------------------
 
     def new_state(self) -> SweepRun:
-        names = ("metric", "mode", "time", "rungs", "path") if self.plan is not None else ()
-        about = {name: getattr(self.plan, name) for name in names}
-        return SweepRun(self._name, dataset=self._dataset, **about)
+        run, plan = SweepRun(self._name, dataset=self._dataset), self.plan
+        if plan is not None:
+            (run.metric, run.mode), run.time = plan.compared, plan.time
+            run.rungs, run.path = plan.rungs, plan.path
+        return run
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -243,9 +243,8 @@ class SweepPanel(LivePanel):
             self.state.fail(self.failure_text(error))
 
     def failure_text(self, error: BaseException) -> str:
-        if isinstance(error, tune.TuneError):
-            return tracebacks.shorten_text(str(error))
-        return super().failure_text(error)
+        of_tune = isinstance(error, tune.TuneError)
+        return tracebacks.shorten_text(str(error)) if of_tune else super().failure_text(error)
 
     def translate(self, error: BaseException) -> BaseException | None:
         if not isinstance(error, (tune.TuneError, ray.exceptions.RayError)):
@@ -266,6 +265,6 @@ class SweepPanel(LivePanel):
         return f"{super().after_stop()}. {go_on}"
 
     def files(self) -> list[tuple[str, str]]:
-        lab = cluster.current()
+        lab = cluster.peek()
         listed = [("results and checkpoints", self.plan.path)] if self.plan else []
         return listed + ([("Ray's logs", str(lab.log_dir))] if lab is not None and lab.log_dir else [])

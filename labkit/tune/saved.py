@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow.fs
 
 from labkit.files import atomic_write
-from labkit.tune.trials import STATE_FILES
 
+STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's list of trials
 # Not .json or .pkl: when Tune restores a sweep, it copies those to its local folder, and later back again.
 NAME = "last_state.saved"
 
@@ -24,9 +24,8 @@ def save(filesystem: pyarrow.fs.FileSystem, folder: str, staging: Path) -> None:
     Raises:
         OSError: the folder cannot be written to.
     """
-    newest = max(path.name for path in staging.glob(f"{STATE_FILES}*.json"))
-    session = newest.removeprefix(STATE_FILES).removesuffix(".json")  # the time at which it began
-    found = staging.glob(f"[!.]*-{session}.*")
+    newest = max(path.stem for path in staging.glob(f"{STATE_FILES}*.json"))
+    found = staging.glob(f"[!.]*-{newest.removeprefix(STATE_FILES)}.*")
     files = {path.name: path.read_bytes().decode("latin-1") for path in found}  # JSON has no bytes
     _write(filesystem, f"{folder}/{NAME}", json.dumps(files).encode())
 

@@ -14,8 +14,15 @@ from labkit.display.formatting import UNKNOWN, number, plural, seconds, short
 from labkit.panel.run import Curve, Failure, Mark, Plot, Run, Table, Thinned, joined
 
 OVER = ("finished", "stopped early", "failed")
-_STATUSES = ("finished", "stopped early", "running", "paused", "waiting", "cut off", "failed")
-_KINDS = {"finished": "ok", "running": "wait", "paused": "wait", "cut off": "wait", "failed": "bad"}
+_KINDS = {  # how each status is marked, in the order in which they are listed
+    "finished": "ok",
+    "stopped early": "dim",
+    "running": "wait",
+    "paused": "wait",
+    "waiting": "dim",
+    "cut off": "wait",
+    "failed": "bad",
+}
 _POINTS_KEPT = 60  # of one trial's curve
 _CURVES_DRAWN = 60  # more grey lines are one grey area
 _ROWS_KEPT, _PARAMETERS_SHOWN, _VALUE_SHOWN = 200, 4, 18
@@ -46,60 +53,48 @@ class TrialState:
     curve: list[tuple[int, float, float]] = field(default_factory=lambda: Thinned(_POINTS_KEPT))
     changes: int = 0
 
-    @property
-    def points(self) -> list[tuple[float, float]]:
-        return [(time, value) for _, time, value in self.curve]
+    def row(self, names: Sequence[str], *, is_best: bool) -> tuple[str | Mark, ...]:
+        """Its row in the table, with the values of these parameters."""
+        words = (self.why or self.status) + " · best" * is_best
+        words += f" · changed {self.changes} ×" if self.changes else ""
+        value = UNKNOWN if self.value is None else number(self.value)
+        return (
+            str(self.number),
+            *(_shown(self.config.get(name, UNKNOWN)) for name in names),
+            ("now", value) if is_best else value,
+            str(self.iteration),
+            f"{self.seconds:.1f}" if self.iteration else UNKNOWN,
+            ("ok" if is_best else _KINDS[self.status], short(words, 36)),
+        )
 
 
+@dataclass(eq=False, repr=False)
 class SweepRun(Run):
-    """All that is known of one sweep.
+    """All that is known of one sweep."""
 
-    Args:
-        metric, mode: what is compared, and whether "max" or "min" is better; metric may be None.
-        time: what the scheduler counts.
-        rungs: the times at which the scheduler compares trials, ascending.
-        dataset, path: for the record; `path` is the folder of the results.
-
-    Attributes:
-        total: trials that there will be; None if that is not known.
-        at_once: the most trials that ran at a time.
-        trials: by Tune's id.
-        warning: what is wrong with the sweep although it runs.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        metric: str | None = None,
-        mode: str = "max",
-        time: str = "training_iteration",
-        rungs: Sequence[float] = (),
-        dataset: str | None = None,
-        path: str | None = None,
-    ) -> None:
-        super().__init__(name, "Ray Tune", unit="trial")
-        self.metric, self.mode, self.time, self.rungs = metric, mode, time, tuple(rungs)
-        self.dataset, self.path = dataset, path
-        self.total: int | None = None
-        self.warning = ""
-        self.at_once = 0
-        self.trials: dict[str, TrialState] = {}
+    engine: str = "Ray Tune"
+    unit: str = "trial"
+    metric: str | None = None  # what is compared; "max" or "min" of it is better
+    mode: str = "max"
+    time: str = "training_iteration"  # what the scheduler counts
+    rungs: Sequence[float] = ()  # the times at which it compares trials, ascending
+    dataset: str | None = None
+    path: str | None = None  # the folder of the results
+    total: int | None = None  # trials that there will be, if that is known
+    at_once: int = 0  # the most trials that ran at a time
+    trials: dict[str, TrialState] = field(default_factory=dict)  # by Tune's id
+    warning: str = ""  # what is wrong with the sweep although it runs
 
     # -- what happens -------------------------------------------------------------------------------
-
-    def start(self, phase: str = "start", now: float | None = None) -> None:
-        super().start(phase or "start", now)
 
     def add(self, id: str, config: dict[str, Any]) -> None:
         self.trials[id] = TrialState(len(self.trials), config)
 
     def set_status(self, id: str, status: str, *, why: str = "", now: float | None = None) -> None:
-        trial = self.trials[id]
-        trial.status, trial.why = status, why
+        self.trials[id].status, self.trials[id].why = status, why
         if status == "running":
             self.at_once = max(self.at_once, self.counts()["running"])
-            if self.phase == "start":
+            if self.phase != "training":
                 self.enter("training", now)
 
     def reported(
@@ -146,8 +141,9 @@ class SweepRun(Run):
     def ranked(self) -> list[TrialState]:
         """All trials, the best first and those without a value last."""
         sign = 1 if self.mode == "min" else -1
-        worst = math.inf
-        return sorted(self.trials.values(), key=lambda one: worst if one.value is None else sign * one.value)
+        return sorted(
+            self.trials.values(), key=lambda one: math.inf if one.value is None else sign * one.value
+        )
 
     def eta(self, now: float | None = None) -> float | None:
         """Seconds left, if the trials to come take as long as those that are over."""
@@ -157,17 +153,16 @@ class SweepRun(Run):
 
     def to_record(self) -> dict[str, Any]:
         best, spent = self.best, self.phase_seconds()
-        history = best.curve if best else []
         trials = [asdict(trial) for trial in self.trials.values()]
         return {
             "workers": self.at_once,
             "dataset": self.dataset,
             "storage_path": self.path,
             "seconds": spent,
-            "seconds_to_start": spent["start"] if "training" in spent else None,
+            "seconds_to_start": spent.get("start") if "training" in spent else None,
             "config": best.config if best else {},
             "metrics": {self.metric: best.value} if best else {},
-            "history": [{"epoch": iteration - 1, self.metric: value} for iteration, _, value in history],
+            "history": [{"epoch": n - 1, self.metric: value} for n, _, value in (best.curve if best else ())],
             "extra": {
                 "counts": dict(self.counts()),
                 "best": best.number if best else None,
@@ -178,29 +173,28 @@ class SweepRun(Run):
     # -- what is shown ------------------------------------------------------------------------------
 
     def fill(self, now: float) -> None:
-        counts, ranked = self.counts(), self.ranked()
-        words = {one: f"{counts[one]} {self._word(one)}" for one in _STATUSES if counts[one]}
+        counts, ranked, told = self.counts(), self.ranked(), self._progress(now)
+        words = {status: f"{counts[status]} {status}" for status in _KINDS if counts[status]}
+        if self.over and "waiting" in words:
+            words["waiting"] = f"{counts['waiting']} not begun"
         at_once = f"{self.at_once} at a time" if self.at_once else ""
         self.subtitle = joined(self.engine, plural(self.expected, "trial") if self.expected else "", at_once)
-        self.steps = [(_KINDS.get(status, "dim"), said) for status, said in words.items()]
-        self.progress = self.done / self.total if self.total else None, self._progress(now)
+        self.steps = [(_KINDS[status], said) for status, said in words.items()]
+        self.progress = self.done / self.total if self.total else None, told
         self.tables = [self._table(ranked)] if ranked else []
         self.plot = self._curves(ranked) if ranked or not self.over else None
         self.notes = [self.warning] if self.warning else []
         self.what = " · ".join(words.values()) or "no trial"
         self.result, self.news = self.best_line(), []
         if self.total and (step := self.done * _STEPS_TOLD // self.total):
-            self.news = [(("progress", step), f"{self._progress(now)} · {self.result}")]
+            self.news = [(("progress", step), f"{told} · {self.result}")]
 
     def best_line(self) -> str:
         """The best of the trials' last values: ``best accuracy 0.979, trial 9 · lr 0.043``."""
         if (best := self.best) is None:
             return f"no trial reported {self.metric}" if self.metric else "no metric to compare trials by"
-        shown = [f"{name} {_value(best.config[name])}" for name in self._parameters() if name in best.config]
+        shown = [f"{name} {_shown(best.config[name])}" for name in self._parameters() if name in best.config]
         return joined(f"best {self.metric} {number(best.value)}, trial {best.number}", *shown)
-
-    def _word(self, status: str) -> str:
-        return "not begun" if self.over and status == "waiting" else status
 
     def _progress(self, now: float) -> str:
         if self.phase != "training" and not self.done:  # a restored sweep may have trials that are over
@@ -212,11 +206,12 @@ class SweepRun(Run):
     def _curves(self, ranked: list[TrialState]) -> Plot:
         """One grey line for each trial, the best one in colour, a dotted line for each rung."""
         name = self.metric or "metric"
-        curves = [Curve(name, trial.points, "grey") for trial in ranked[:_CURVES_DRAWN] if trial.curve]
+        points = [[point[1:] for point in trial.curve] for trial in ranked[:_CURVES_DRAWN] if trial.curve]
+        curves = [Curve(name, of_trial, "grey") for of_trial in points]
         if curves:  # the best is the first, and drawn on top
-            curves[0] = Curve(f"{short(name, 24)}, trial {ranked[0].number}", curves[0].points)
-        times = [time for curve in curves for time, _ in curve.points] or [1.0]
-        rungs = [rung for rung in self.rungs if rung <= max(times) and not self.warning]
+            curves[0] = Curve(f"{short(name, 24)}, trial {ranked[0].number}", points[0])
+        times = [time for of_trial in points for time, _ in of_trial] or [1.0]
+        rungs = () if self.warning else [rung for rung in self.rungs if rung <= max(times)]
         counted = self.time if self.rungs and not self.warning else "training_iteration"
         axis = "iteration" if counted == "training_iteration" else short(counted, 24)
         label = f"{axis} (dotted: rungs)" if rungs else axis
@@ -225,7 +220,7 @@ class SweepRun(Run):
     def _table(self, ranked: list[TrialState]) -> Table:
         names, best = self._parameters(), self.best
         head = ("trial", *(short(name, 14) for name in names), short(self.metric or "metric", 16))
-        rows = [_row(trial, names, is_best=trial is best) for trial in ranked[:_ROWS_KEPT]]
+        rows = [trial.row(names, is_best=trial is best) for trial in ranked[:_ROWS_KEPT]]
         return Table((*head, "iteration", "seconds", ""), rows, more=len(ranked) - len(rows))
 
     def _parameters(self) -> list[str]:
@@ -238,21 +233,7 @@ class SweepRun(Run):
         return [name for name, values in seen.items() if len(values) >= least][:_PARAMETERS_SHOWN]
 
 
-def _row(trial: TrialState, names: Sequence[str], *, is_best: bool) -> tuple[str | Mark, ...]:
-    words = (trial.why or trial.status) + " · best" * is_best
-    words += f" · changed {trial.changes} ×" if trial.changes else ""
-    value = UNKNOWN if trial.value is None else number(trial.value)
-    return (
-        str(trial.number),
-        *(_value(trial.config.get(name, UNKNOWN)) for name in names),
-        ("now", value) if is_best else value,
-        str(trial.iteration),
-        f"{trial.seconds:.1f}" if trial.iteration else UNKNOWN,
-        ("ok" if is_best else _KINDS.get(trial.status, "dim"), short(words, 36)),
-    )
-
-
-def _value(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A number in short; a long text without its middle, because objects often differ at the end."""
     if isinstance(value, (int, float)):
         return number(value)

@@ -11,8 +11,9 @@ import logging
 import math
 import os
 import re
+import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,16 @@ import pyarrow.fs
 from ray import tune
 from ray.tune.experiment import Experiment
 from ray.tune.result import AUTO_RESULT_KEYS
-from ray.tune.schedulers import TrialScheduler
+from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 from ray.tune.utils import flatten_dict
 
 from labkit.display import tracebacks
 from labkit.errors import LabError
 from labkit.settings import variables_set
+from labkit.storage import check_run_name
+from labkit.tune import saved
 
-STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's list of trials
-_STATUS = {"RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished", "ERROR": "failed"}
+STATUS = {"RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished", "ERROR": "failed"}
 _NOT_METRICS = {*AUTO_RESULT_KEYS, "done", "trial_id", "experiment_tag", "should_checkpoint"}
 _LONGEST = 80  # characters of an object in a configuration
 _KILLED = ("died unexpectedly", "running low on memory")  # in what Ray says of a process that is gone
@@ -43,17 +45,16 @@ _DATE = r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d"  # Tune names a sweep after its train
 _NEW = {"tuner.pkl", ".validate_storage_marker"}  # files of a sweep that has not begun
 
 
+# -- a sweep ----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class TunerPlan:
-    """What a Tuner was given.
+    """What a Tuner was given: its trainable, search space, `TuneConfig` and `RunConfig`.
 
     Attributes:
-        trainable: class or function.
-        space: the search space; {} if there is none.
-        options: its `TuneConfig`.
-        run: its `RunConfig`.
         restored: whether it goes on with an interrupted sweep.
-        stopped: by trial id, why the scheduler has ended it (see `noting_stops`).
+        stopped: ids of trials that the scheduler has ended (see `noting_stops`).
     """
 
     trainable: Any
@@ -61,7 +62,7 @@ class TunerPlan:
     options: Any
     run: Any
     restored: bool = False
-    stopped: dict[str, str] = field(default_factory=dict)
+    stopped: set[str] = field(default_factory=set)
 
     @classmethod
     def from_tuner(cls, tuner: Any) -> "TunerPlan":
@@ -76,10 +77,8 @@ class TunerPlan:
         inner = getattr(tuner, "_local_tuner", None)
         if inner is None:
             fact = "this process is a Ray client (ray://…): Tune's loop runs on the cluster, unseen here"
-            fix = (
-                "submit a script (`ray job submit`), or open JupyterLab in the cluster's network and connect "
-            )
-            raise LabError("follow the sweep", fact, fix + "to HOST:6379; tuner.fit() alone works from here")
+            fix = "connect to HOST:6379 from inside the cluster's network; tuner.fit() alone works from here"
+            raise LabError("follow the sweep", fact, fix)
         given = inner.trainable, inner.param_space or {}, inner._tune_config, inner._run_config
         return cls(*given, restored=inner._is_restored)
 
@@ -97,27 +96,19 @@ class TunerPlan:
         return pyarrow.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(self.path))
 
     @functools.cached_property
-    def _compared(self) -> tuple[Any, Any]:
-        """(metric, mode): where `TuneConfig` has none, the scheduler or the searcher has."""
+    def compared(self) -> tuple[str | None, str]:
+        """The metric, None if there is none or several, and "max" or "min".
+
+        Where `TuneConfig` has none, the scheduler or the searcher has.
+        """
         searcher = self.options.search_alg
         while hasattr(searcher, "searcher"):  # of a ConcurrencyLimiter, for example
             searcher = searcher.searcher
         named = [(self.options.metric, self.options.mode)]
-        named += [
-            (getattr(one, "_metric", None), getattr(one, "_mode", None))
-            for one in (self.options.scheduler, searcher)
-        ]
-        metric = next((metric for metric, _ in named if metric), None)
-        return metric, next((mode for _, mode in named if mode), "max")
-
-    @property
-    def metric(self) -> str | None:
-        """The name of what is compared; None if there is none, or several."""
-        return self._compared[0] if isinstance(self._compared[0], str) else None
-
-    @property
-    def mode(self) -> str:
-        return "min" if self._compared[1] == "min" else "max"
+        for one in (self.options.scheduler, searcher):
+            named.append((getattr(one, "_metric", None), getattr(one, "_mode", None)))
+        metric, mode = (next(filter(None, values), None) for values in zip(*named, strict=True))
+        return metric if isinstance(metric, str) else None, "min" if mode == "min" else "max"
 
     @property
     def time(self) -> str:
@@ -132,7 +123,37 @@ class TunerPlan:
         whole = self.time == "training_iteration"
         return tuple(sorted(math.ceil(rung) if whole else rung for rung in found))
 
-    def resources(self) -> list[dict[str, float]]:
+    # -- what is refused ------------------------------------------------------------------------------
+
+    def check(self, nodes: Sequence[Mapping[str, float]] = ()) -> None:
+        """Refuse a sweep that cannot work.
+
+        Args:
+            nodes: the resources of each living node; none if they are not known, or if nodes may still come.
+
+        Raises:
+            LabError: trials that fit on no node, for which Tune would wait forever; in a new sweep a search
+                space that is empty or a plain list, or the name of an earlier sweep.
+        """
+        self._check_resources(nodes)
+        if not self.restored:
+            self._check_space()
+            self._check_name()
+
+    def _check_resources(self, nodes: Sequence[Mapping[str, float]]) -> None:
+        bundles = self._resources()
+        for name in ("CPU", "GPU") if nodes and bundles else ():
+            have = [node.get(name, 0.0) for node in nodes]
+            asked = [bundle.get(name, 0.0) for bundle in bundles]
+            if max(asked) > max(have) + 1e-6 or sum(asked) > sum(have) + 1e-6:
+                raise LabError(
+                    f"start trials of {sum(asked):g} {name} each",
+                    f"the cluster's nodes have {' and '.join(f'{one:g}' for one in have)} {name}: "
+                    "no trial would ever start",
+                    f"tune.with_resources(…, {{{name!r}: {max(have):g}}}) or less, or a larger cluster",
+                )
+
+    def _resources(self) -> list[dict[str, float]]:
         """The bundles that one trial asks for, each on one node; [] if only a drawn configuration tells."""
         try:
             wanted = getattr(self.trainable, "_resources", None)
@@ -143,6 +164,36 @@ class TunerPlan:
             return [dict(bundle) for bundle in wanted.bundles] if wanted is not None else [{"CPU": 1.0}]
         except Exception:  # of the reader's own function, called with ranges in place of values
             return []
+
+    def _check_space(self) -> None:
+        space = flatten_dict(self.space)
+        changed = isinstance(self.options.scheduler, PopulationBasedTraining)  # settings equal at first
+        if self.options.search_alg is not None or changed or any(map(_is_searched, space, space.values())):
+            return
+        attempt = f"sweep with {getattr(self.trainable, '__name__', self.trainable)}"
+        for name, value in space.items():
+            if isinstance(value, (list, range)) and len(value) > 1:
+                fact = f"{name!r} is a plain list, which every trial would get unchanged"
+                raise LabError(attempt, fact, f"tune.grid_search([…]) or tune.choice([…]) for {name!r}")
+        if not space:
+            fix = 'param_space={"lr": tune.loguniform(1e-3, 1)}, for example'
+            raise LabError(attempt, "the search space is empty: all trials would be the same", fix)
+
+    def _check_name(self) -> None:
+        """Refuse the name of an earlier sweep: in one folder the results of both would be mixed."""
+        check_run_name(str(self.run.name), only_ascii=False)
+        try:
+            taken = saved.states(*self.storage)
+        except OSError:
+            return  # Tune reports at once that the storage can't be reached
+        if taken:
+            raise LabError(
+                f"start a new sweep with the name {self.run.name!r}",
+                f"{self.run.storage_path} has one of that name already, and trials of both would be mixed",
+                "a fresh one: RunConfig(name=panel.run_id, …). To go on with that: Tuner.restore(path, …)",
+            )
+
+    # -- while it runs --------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def noting_stops(self) -> Iterator[None]:
@@ -159,11 +210,8 @@ class TunerPlan:
 
         def noted(controller: Any, trial: Any, result: dict[str, Any]) -> str:
             decision = decide(controller, trial, result)
-            time = result.get(self.time, 0)
-            if decision == TrialScheduler.STOP and time < longest:
-                passed = [rung for rung in self.rungs if rung <= time]
-                where = f"at rung {passed[-1]:g}" if passed else f"by {type(scheduler).__name__}"
-                self.stopped[trial.trial_id] = f"stopped {where}"
+            if decision == TrialScheduler.STOP and result.get(self.time, 0) < longest:
+                self.stopped.add(trial.trial_id)
             return decision
 
         scheduler.on_trial_result = noted
@@ -171,6 +219,11 @@ class TunerPlan:
             yield
         finally:
             del scheduler.on_trial_result
+
+
+def _is_searched(name: str, value: object) -> bool:
+    inside = value if isinstance(value, (list, tuple)) else [value]
+    return name.endswith("grid_search") or any(hasattr(one, "sample") for one in inside)
 
 
 def named_uniquely(tuner: tune.Tuner, name: str) -> None:
@@ -193,17 +246,29 @@ def named_uniquely(tuner: tune.Tuner, name: str) -> None:
 
 @contextlib.contextmanager
 def noting_interrupts() -> Iterator[Callable[[], bool]]:
-    """Yield what tells whether Tune was interrupted: it ends its loop then, and returns as always."""
-    module, events = importlib.import_module("ray.tune.tune"), []
+    """Yield what tells whether the sweep was interrupted.
+
+    Tune ends its loop then, and returns as always. An interrupt before its loop raises KeyboardInterrupt,
+    which gets lost in the middle of an import; so Tune hears of it as soon as it listens.
+    """
+    module, events, early = importlib.import_module("ray.tune.tune"), [], threading.Event()
     catch = module._setup_signal_catching
+
+    def note(*_: Any) -> None:
+        early.set()
+        raise KeyboardInterrupt
 
     def caught() -> threading.Event:
         events.append(catch())
+        if early.is_set():
+            events[-1].set()
         return events[-1]
 
     module._setup_signal_catching = caught
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, note)
     try:
-        yield lambda: any(event.is_set() for event in events)
+        yield lambda: any(event.is_set() for event in (early, *events))
     finally:
         module._setup_signal_catching = catch
 
@@ -211,25 +276,10 @@ def noting_interrupts() -> Iterator[Callable[[], bool]]:
 # -- one trial --------------------------------------------------------------------------------------
 
 
-def status_of(trial: Any) -> str:
-    return _STATUS.get(trial.status, "waiting")
-
-
 def place_of(trial: Any) -> int:
     """Return a trial's place in the order of creation. Tune restores trials in the order of their results."""
     found = re.match(r"\d+", str(trial.experiment_tag))
     return int(found[0]) if found else 0
-
-
-def newest_result(trial: Any) -> dict[str, Any]:
-    """Return its result on one level: the metric "val/loss" may be in a dict "val"."""
-    # trial.last_result would ask the trial's process, and wait for it.
-    return flatten_dict(trial.run_metadata.last_result or {})
-
-
-def staging_folder(trial: Any) -> Path:
-    """Return the local folder to which Tune writes the state of the trial's sweep."""
-    return Path(trial.storage.experiment_driver_staging_path)
 
 
 def shown_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -173,14 +173,13 @@ def run_tuner(tuner: "Tuner", name: str) -> "ResultGrid":
     import ray
     from ray import tune
 
-    from labkit.tune.checks import check_plan
     from labkit.tune.trials import TunerPlan, names_without_metric, without_noise
 
     if not isinstance(tuner, tune.Tuner):
         raise Wrong(f"{name} is {describe(tuner)}, and a tune.Tuner is expected")
     plan = TunerPlan.from_tuner(tuner)
     try:
-        check_plan(plan, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+        plan.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
         with without_noise():
             plan.run.verbose, plan.run.progress_reporter = 0, tune.CLIReporter()
             results = tuner.fit()
@@ -189,7 +188,7 @@ def run_tuner(tuner: "Tuner", name: str) -> "ResultGrid":
     except Exception as error:
         if (names := names_without_metric(str(error))) is not None:
             reported = ", ".join(map(repr, names)) or "nothing"
-            raise Wrong(f"trials are compared by {plan.metric!r}, and they report {reported}") from error
+            raise Wrong(f"trials are compared by {plan.compared[0]!r}, and they report {reported}") from error
         raise Wrong(f"fit() raised {type(error).__name__}: {last_line(error)}") from error
     if results.num_errors:
         last = last_line(results.errors[0])

@@ -40,19 +40,23 @@ def fails_with_cause(row):
         raise KeyError("found it") from error
 
 
-def test_counts_rows_blocks_and_tasks_of_each_operator(capfd):
+def test_each_operator_of_each_execution_in_the_block_is_counted(capfd):
+    data = ray.data.range(100, override_num_blocks=4).map_batches(double)
     with DataPanel("count") as panel:
-        ray.data.range(100, override_num_blocks=4).map_batches(double).materialize()
-    last = panel.state.operators[-1]
-    assert "double" in last.name
-    assert (panel.state.rows, last.rows, last.blocks, last.finished) == (100, 100, 4, 4)
+        data.materialize()
+        assert sum(len(batch["id"]) for batch in data.iter_batches()) == 100
+    data.materialize()
+    *_, first, last = panel.state.operators
+    assert first.name == last.name and "double" in last.name
+    assert (panel.state.rows, last.rows, last.blocks, last.tasks) == (100, 100, 4, 4)
     assert last.bytes == 800 and last.seconds > 0 and last.cpu_seconds > 0
     said = capfd.readouterr()
     assert "count: finished after " in said.out and said.out.count("\n") == 1
+    assert "streaming_executor" not in said.err
     record = runs.latest("count")
     assert (record.engine, record.state, record.rows) == ("Ray Data", "finished", 100)
     assert "double" in record.extra["operators"][-1]["name"]
-    assert "streaming_executor" not in said.err
+    assert "RAY_DATA_EXECUTION_CALLBACKS" not in os.environ
 
 
 def test_ray_data_says_nothing_also_where_it_was_imported_before_the_start(capfd):
@@ -65,16 +69,6 @@ def test_ray_data_says_nothing_also_where_it_was_imported_before_the_start(capfd
     assert ray.data.range(10).materialize().count() == 10
     said = capfd.readouterr()
     assert said.out + said.err == ""
-
-
-def test_each_execution_of_the_block_is_counted_and_none_outside():
-    data = ray.data.range(10, override_num_blocks=1).map_batches(double)
-    with DataPanel("two") as panel:
-        data.materialize()
-        assert sum(len(batch["id"]) for batch in data.iter_batches()) == 10
-    data.materialize()
-    assert len(panel.state.executions) == 2
-    assert "RAY_DATA_EXECUTION_CALLBACKS" not in os.environ
 
 
 @pytest.mark.parametrize(
@@ -96,20 +90,16 @@ def test_a_failure_shows_the_readers_line_and_error(capfd, function, line, messa
     assert "the panel above shows in which line" in caught.value.fix
 
 
-def test_a_file_that_is_no_image_is_the_fact_and_rays_advice_is_not(tmp_path):
+def test_bad_files_are_the_fact_and_rays_advice_is_not(tmp_path, capfd):
     (tmp_path / "broken.png").write_bytes(b"no image")
     with pytest.raises(RunFailed) as caught, DataPanel("images"):
         ray.data.read_images(str(tmp_path)).materialize()
     assert caught.value.fact.startswith("ValueError: PIL couldn't load image file")
     assert "retry" not in caught.value.fact + caught.value.fix
     assert "no line of yours is in it" in caught.value.fix
-
-
-def test_an_error_before_any_worker_starts_names_the_readers_line(tmp_path, capfd):
-    (tmp_path / "notes.doc").write_text("no image")
-    with pytest.raises(RunFailed) as caught, DataPanel("images"):
-        ray.data.read_images(str(tmp_path))
-    assert "No input files found" in caught.value.fact
+    (tmp_path / "broken.png").rename(tmp_path / "notes.doc")
+    with pytest.raises(RunFailed, match="No input files found"), DataPanel("images"):
+        ray.data.read_images(str(tmp_path))  # before any worker starts
     assert "test_data_progress.py, line" in capfd.readouterr().out
 
 

@@ -33,11 +33,9 @@ def test_one_jvm(home):
     assert stat.S_IMODE(secret_file.stat().st_mode) == 0o600
     lab.stop()
     lab.stop()
-    assert "stopped" in repr(lab)
-    assert "stopped" in lab._repr_html_()
+    assert "stopped" in repr(lab) and "stopped" in lab._repr_html_()
     assert spark.current() is None
-    assert not secret_file.exists()
-    assert not jvm.alive
+    assert not secret_file.exists() and not jvm.alive
     wait_until_nothing_lives(home)
 
 
@@ -46,7 +44,6 @@ def test_two_executors(home):
         assert lab.master == "local-cluster[2,1,1024]"
         assert lab.slots == lab.spark.sparkContext.defaultParallelism == 2
         assert [one.role for one in family.running(home, lab.group) if one.is_origin] == ["spark: java"]
-        assert "2 slots" in lab._repr_html_()
         pids = lab.spark.sparkContext.parallelize(range(2), 2).map(lambda _: os.getppid()).collect()
         assert len(set(pids)) == 2  # one Python daemon under each executor
         # Not out of the zip that Spark would put before it: each new process would compile that again.
@@ -72,7 +69,9 @@ def test_two_executors(home):
     wait_until_nothing_lives(home)
 
 
-def test_a_java_home_that_does_not_work(home, tmp_path, monkeypatch):
+def test_what_stands_in_the_way_of_a_start(home, tmp_path, monkeypatch):
+    from pyspark import SparkContext
+
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 'Error: could not create the Java Virtual Machine' >&2; exit 1\n")
@@ -82,6 +81,9 @@ def test_a_java_home_that_does_not_work(home, tmp_path, monkeypatch):
         spark.session(slots=1)
     assert f"unset JAVA_HOME ({tmp_path})" in raised.value.fix
     assert family.groups(home) == set()
+    monkeypatch.setattr(SparkContext, "_active_spark_context", type("Theirs", (), {"master": "yarn"})())
+    with pytest.raises(LabError, match=r"did not start \(yarn\)"):
+        spark.session(slots=1)
 
 
 def test_a_script_that_just_ends(home):
@@ -107,16 +109,6 @@ def test_labkit_stop_ends_the_spark_of_a_living_kernel_and_a_kill_leaves_nothing
     assert family.groups(home) == set()
 
 
-def test_a_session_that_lost_its_jvm_is_begun_anew(home):
-    lab = spark.session(slots=1)
-    psutil.Process(driver_of(home).pid).kill()
-    until(lambda: not lab.healthy, 10)
-    with spark.session(slots=1) as another:
-        assert another is not lab
-        assert another.spark.range(3).count() == 3
-    wait_until_nothing_lives(home)
-
-
 @pytest.mark.fault
 @pytest.mark.parametrize("seconds", [0.3, 3])
 def test_an_interrupted_start_leaves_nothing(home, seconds):
@@ -130,32 +122,19 @@ def test_an_interrupted_start_leaves_nothing(home, seconds):
 
 
 @pytest.mark.fault
-def test_an_interrupted_stop_is_carried_out(home):
+def test_an_interrupted_stop_a_jvm_that_hangs_and_one_that_is_lost(home):
     lab = spark.session(slots=1)
+    psutil.Process(driver_of(home).pid).kill()
+    until(lambda: not lab.healthy, 10)
+    another = spark.session(slots=1)
+    assert another is not lab
     threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(RunStopped, match=r"session.stop\(\): stopped by you"):
-        lab.stop()
+        another.stop()
     assert spark.current() is None
     wait_until_nothing_lives(home)
-
-
-@pytest.mark.fault
-def test_a_jvm_that_hangs_is_stopped_all_the_same(home):
-    lab = spark.session(slots=1)
-    jvm = driver_of(home)
-    psutil.Process(jvm.pid).suspend()
-    lab.cancel()
-    lab.stop()
-    assert not jvm.alive
+    hangs = spark.session(slots=1)
+    psutil.Process(driver_of(home).pid).suspend()
+    hangs.cancel()
+    hangs.stop()
     wait_until_nothing_lives(home)
-
-
-def test_a_session_of_somebody_elses(home, monkeypatch):
-    from pyspark import SparkContext
-
-    class Theirs:
-        master = "yarn"
-
-    monkeypatch.setattr(SparkContext, "_active_spark_context", Theirs())
-    with pytest.raises(LabError, match=r"did not start \(yarn\)"):
-        spark.session(slots=1)

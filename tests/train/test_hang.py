@@ -4,19 +4,17 @@ import inspect
 import os
 import socket
 import sys
-import threading
 import time
 
 import pytest
 import ray.train
 import torch
-from loops import rank
+from loops import interrupt_when, rank
 from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
-from test_ray_reporting import interrupt_when
 
-from labkit import faults, storage
+from labkit import faults
 from labkit.errors import RunStopped
 from labkit.panel.workers import WorkerState
 from labkit.settings import Settings
@@ -65,22 +63,6 @@ def a_data_loader_that_is_stuck(config):
     torch.distributed.barrier()
 
 
-def a_breakpoint_left_in(config):
-    steps(5)
-    if rank() == 1:
-        breakpoint()
-    ray.train.report({"loss": 1.0})
-
-
-def a_store_that_does_not_answer(config):
-    steps(5)
-    if rank() == 1:
-        while True:
-            config["files"].invalidate_cache()
-            config["files"].ls(config["bucket"])
-    ray.train.report({"loss": 1.0})
-
-
 def all_is_well(config):
     steps(4000, seconds=0.02)
 
@@ -97,7 +79,7 @@ def test_a_pid_of_another_machine_is_not_looked_up_on_this_one():
 def lines_of(lab, home, tmp_path):
     """Run a loop until the panel says what its ranks wait for, then press Stop."""
 
-    def lines_of(loop, before=lambda panel: None, **config):
+    def lines_of(loop, before=lambda panel: None):
         panel, said = TrainPanel("hang", settings=Settings(home=home, panel="none", hang_after=2)), []
 
         def explained():
@@ -108,14 +90,9 @@ def lines_of(lab, home, tmp_path):
             return said
 
         interrupt_when(explained)
-        trainer = TorchTrainer(
-            loop,
-            train_loop_config=config,
-            scaling_config=ScalingConfig(num_workers=2),
-            run_config=RunConfig(storage_path=str(tmp_path)),
-        )
+        scaling, run = ScalingConfig(num_workers=2), RunConfig(storage_path=str(tmp_path))
         with pytest.raises(RunStopped):
-            panel.fit(trainer)
+            panel.fit(TorchTrainer(loop, scaling_config=scaling, run_config=run))
         return said
 
     return lines_of
@@ -149,12 +126,6 @@ def at(loop, text):
             ("waits for a DataLoader", a_data_loader_that_is_stuck, "DataLoader("),
             "The others wait for rank 1.",
         ),
-        (
-            a_breakpoint_left_in,
-            ("waits in ray.train.report", a_breakpoint_left_in, ".report("),
-            ("waits for a debugger", a_breakpoint_left_in, "breakpoint()"),
-            "The others wait for rank 1.",
-        ),
     ],
 )
 def test_who_waits_for_whom(lines_of, loop, zero, one, verdict):
@@ -163,21 +134,6 @@ def test_who_waits_for_whom(lines_of, loop, zero, one, verdict):
         assert line.startswith(f"rank {number}: {what}")
         assert function is None or at(function, text) in line
     assert conclusion.endswith(verdict)
-
-
-def test_the_store_does_not_answer(lines_of):
-    with storage.start() as store:
-        stuck = faults.freeze_store(store, seconds=20)
-        _, second, verdict = lines_of(
-            a_store_that_does_not_answer,
-            before=lambda panel: threading.Thread(target=stuck.now).start(),
-            files=store.files,
-            bucket=store.bucket("hang"),
-        )
-        assert "rank 1: waits for an answer of the object store" in second
-        assert at(a_store_that_does_not_answer, ".ls(") in second
-        assert verdict == "The others wait for rank 1."
-        stuck.wait()
 
 
 def test_a_frozen_process(lines_of):

@@ -1,11 +1,7 @@
-"""Ray's own examples, as its package brings them, unmodified: on forked workers, with and without a panel.
-
-`EXAMPLES` has those that need no network and nothing that the lab doesn't install.
-"""
+"""Ray's own examples, as its package brings them, unmodified: on forked workers, with and without a panel."""
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -72,26 +68,12 @@ if seen:
     said |= {"steps": getattr(state, "made", 0), "epochs": len(getattr(state, "epoch_seconds", ()))}
 print("TOLD", json.dumps(said))
 """
-EXAMPLES = (
-    "tune/examples/async_hyperband_example.py",
-    "tune/examples/custom_checkpointing_with_callback.py",
-    "tune/examples/custom_func_checkpointing.py",
-    "tune/examples/hyperband_example.py",
-    "tune/examples/hyperband_function_example.py",
-    "tune/examples/logging_example.py",
-    "tune/examples/optuna_example.py",
-    "tune/examples/optuna_define_by_run_example.py",
-    "tune/examples/optuna_multiobjective_example.py",
-    "tune/examples/pbt_example.py",
-    "tune/examples/pbt_function.py",
-    "tune/examples/tune_basic_example.py",
-    "train/examples/pytorch/torch_linear_example.py",
-)
+SWEEPS = ("logging_example", "pbt_function", "tune_basic_example")
 
 
 def told(path, panels, home):
     """What `PROGRAM` says of an example. Its results go to a folder of their own: Tune mixes equal names."""
-    command = [sys.executable, "-c", PROGRAM, str(path), panels, "--smoke-test"]
+    command = [sys.executable, "-c", PROGRAM, str(Path(ray.__file__).parent / path), panels, "--smoke-test"]
     with tempfile.TemporaryDirectory(dir=home) as folder:
         variables = {**os.environ, "HOME": folder}
         done = subprocess.run(command, cwd=home, env=variables, capture_output=True, text=True, timeout=280)
@@ -100,25 +82,20 @@ def told(path, panels, home):
     return json.loads(lines[0].removeprefix("TOLD "))
 
 
-@pytest.fixture
-def result(lab, home):
-    """result(example, panels): what it printed last, as an object. It finds the cluster that runs already."""
-    return lambda example, panels: told(Path(ray.__file__).parent / example, panels, home)
-
-
-LAB = {"cpus_per_node": 4}
+LAB = {"cpus_per_node": 4}  # `PROGRAM` finds the cluster that runs already
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("example", [one for one in EXAMPLES if re.search("basic|logging|pbt_f", one)])
-def test_a_sweep_is_followed_and_its_results_stay(result, example):
-    without, under = result(example, "none"), result(example, "panel")
+@pytest.mark.parametrize("example", SWEEPS)
+def test_a_sweep_is_followed_and_its_results_stay(lab, home, example):
+    path = f"tune/examples/{example}.py"
+    without, under = told(path, "none", home), told(path, "panel", home)
     assert under["results"] == without["results"]
     assert under["status"] == "finished" and under["trials"] == len(under["results"])
 
 
 @pytest.mark.timeout(600)
-def test_a_training_is_followed(result):
-    under = result("train/examples/pytorch/torch_linear_example.py", "panel")
+def test_a_training_is_followed(lab, home):
+    under = told("train/examples/pytorch/torch_linear_example.py", "panel", home)
     assert (under["status"], under["epochs"]) == ("finished", 3)  # and 1000 rows: 2 workers, 4 a batch
     assert under["steps"] == 3 * 1000 / 2 / 4

@@ -1,18 +1,16 @@
 """A run of Ray Train on two nodes and its panel: what workers do is seen here, and how a run ends."""
 
 import contextlib
-import os
 import pickle
 import signal
-import threading
 import traceback
 
 import psutil
 import pytest
 import ray.data
 import ray.train
-from loops import train_loop, trainer_of
-from ray.train import CheckpointConfig, FailureConfig, ScalingConfig
+from loops import interrupt_when, train_loop, trainer_of
+from ray.train import CheckpointConfig, FailureConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util import placement_group_table
 
@@ -27,16 +25,9 @@ from labs import idle, until
 pytestmark = pytest.mark.fault
 
 
-class Summary(NullReporter):
-    """Keeps what the summary would list."""
-
-    def close(self, snapshot):
-        self.files = snapshot.files
-
-
 @pytest.fixture
 def panel(home):
-    return TrainPanel("run", reporter=Summary(), dataset="none", rows=40)
+    return TrainPanel("run", reporter=NullReporter(), dataset="none", rows=40)
 
 
 def _controllers(home):
@@ -51,17 +42,6 @@ def _controllers(home):
     return found
 
 
-def interrupt_when(condition):
-    """Interrupt this process as soon as that holds."""
-    main = threading.main_thread().ident
-
-    def interrupt():
-        until(condition)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    threading.Thread(target=interrupt, daemon=True).start()
-
-
 def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel):
     result = panel.fit(trainer_of(home))
     state = panel.state
@@ -72,7 +52,7 @@ def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel):
     assert {c.status for c in state.checkpoints} == {"committed"}
     assert [c.bytes for c in state.checkpoints] == [1000] * 3
     assert state.printed == 6 and any(line.startswith("[rank 1] epoch") for line in state.prints)
-    listed = dict(panel._given_reporter.files)
+    listed = dict(panel.files())
     assert listed["checkpoints"] == result.path
     assert str(lab.log_dir) in listed["Ray's logs"]
     record = runs.latest("run")
@@ -107,12 +87,10 @@ def test_a_killed_worker_is_one_line_and_its_restart_repeats_steps(lab, home, pa
     assert 0 < runs.latest("run").seconds["restart"] < state.elapsed()
     said = capfd.readouterr()
     assert "A worker died or was killed" not in said.out + said.err
-    panel = TrainPanel("run", reporter=NullReporter())
     with pytest.raises(RunFailed) as failed:
         panel.fit(trainer_of(home, dies=(1, 0, 2), died=str(home / "died-2")))
     assert failed.value.fact == "rank 1 is gone: killed, or out of memory"
     assert f"RunConfig(name={panel.run_id!r}) goes on from the last checkpoint" in failed.value.fix
-    assert "max_failures=1" in failed.value.fix
     assert panel.state.failures[-1].text == failed.value.fact
 
 
@@ -120,10 +98,8 @@ def test_checkpoints_that_ray_deletes_are_marked_and_a_wrong_order_is_warned_of(
     keep = CheckpointConfig(num_to_keep=1, checkpoint_score_attribute="rmse")
     with pytest.warns(UserWarning, match='highest rmse.*checkpoint_score_order="min"'):
         panel.fit(trainer_of(home, epochs=4, workers=1, run={"checkpoint_config": keep}))
-    deleted = [checkpoint.deleted for checkpoint in panel.state.checkpoints]
-    assert deleted == [False, True, True, False]
+    assert [checkpoint.deleted for checkpoint in panel.state.checkpoints] == [False, True, True, False]
     assert runs.latest("run").checkpoints == 2
-    assert [not os.path.isdir(checkpoint.path) for checkpoint in panel.state.checkpoints] == deleted
 
 
 def test_a_name_that_is_used_again_and_trains_nothing_is_told(lab, home, panel):
@@ -162,25 +138,6 @@ def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel):
     until(lambda: {group["state"] for group in placement_group_table().values()} == {"REMOVED"}, 30)
     panel.fit(trainer_of(home))
     assert panel.state.status == "finished"
-
-
-def test_a_lost_node_is_a_failure_that_is_told(lab, home, panel):
-    """The node is switched off in mid-run: no worker is left to say why."""
-    node = lab.add_node(cpus=1, resources={"lost": 1})
-    trainer = trainer_of(home, epochs=1000, seconds=0.01)
-    trainer.scaling_config = ScalingConfig(num_workers=1, resources_per_worker={"CPU": 1, "lost": 1})
-
-    def switch_off():
-        until(lambda: panel.state.first_step_at)
-        lab.remove_node(node)
-
-    thread = threading.Thread(target=switch_off)
-    thread.start()
-    with pytest.raises(RunFailed) as failed:
-        panel.fit(trainer)
-    thread.join()
-    assert panel.state.failures[-1].message in str(failed.value)
-    assert idle(lab)
 
 
 def test_what_cannot_work_is_refused_before_anything_starts(lab, home, panel):
@@ -225,8 +182,7 @@ def test_what_cannot_be_received_leaves_no_worker_behind(lab, home, panel, recei
 def test_no_secret_travels_with_a_panel(lab, home, panel):
     token = (home / "ray-token").read_bytes()
     with contextlib.closing(panel.listen()):
-        assert token not in pickle.dumps(ReportCallback(panel)) + pickle.dumps(panel)
-        assert token.decode() not in repr(panel)
+        assert token not in pickle.dumps(ReportCallback(panel)) + repr(panel).encode()
 
 
 class HealthCheckFailed(Exception):

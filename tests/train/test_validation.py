@@ -1,6 +1,5 @@
 """Checkpoints that are validated during the training: the ways in which a validation may end."""
 
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,20 +20,17 @@ from ray.train import (
 )
 from ray.train.torch import TorchTrainer
 
-import labs
 from labkit import runs
 from labkit.errors import LabError
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel, reported_checkpoints
-from labs import until
 
 pytestmark = pytest.mark.fault
 
 # The workers cannot import this file: what is in it travels by value, as from a notebook.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-PENDING, VALIDATED, FAILED, TIMED_OUT = (
-    ReportedCheckpointStatus.PENDING_VALIDATION,
+VALIDATED, FAILED, TIMED_OUT = (
     ReportedCheckpointStatus.VALIDATED,
     ReportedCheckpointStatus.VALIDATION_FAILED,
     ReportedCheckpointStatus.VALIDATION_TIMEOUT,
@@ -81,29 +77,17 @@ def validate(checkpoint, how="well"):
         raise ValueError("the labels are <gone>")
     if how == "text":
         return "fine"
-    if how.startswith("gate "):
-        behind_a_gate(epoch, Path(how.removeprefix("gate ")))
     time.sleep(1000 if how == "hang" else 0)
     return {"score": -abs(epoch - 1), "both": "validation"}
 
 
-def behind_a_gate(epoch, folder):
-    """Notes when it begins and ends; all but the first wait until the gate opens."""
-    with (folder / "notes").open("a") as notes:
-        notes.write(f"begin {epoch}\n")
-    while epoch and not (folder / "open").exists():
-        time.sleep(0.1)
-    with (folder / "notes").open("a") as notes:
-        notes.write(f"end {epoch}\n")
-
-
-def trainer_of(home, *, workers=1, epochs=3, how=None, options=None, name=None, **config):
+def trainer_of(home, *, workers=1, epochs=3, how=None, options=None, **config):
     return TorchTrainer(
         loop,
         train_loop_config={"epochs": epochs, "how": how or {}, **config},
         scaling_config=ScalingConfig(num_workers=workers),
         validation_config=ValidationConfig(validate, ray_remote_kwargs=options),
-        run_config=RunConfig(name=name, storage_path=str(home / "runs")),
+        run_config=RunConfig(storage_path=str(home / "runs")),
     )
 
 
@@ -148,55 +132,6 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
     assert spans_of(panel, "training")[-1].begin < hung.end
     kept = runs.latest("run").extra["checkpoints"]
     assert [one["status"] for one in kept] == [one.status for one in panel.state.checkpoints]
-
-
-# -- killed, and started again --------------------------------------------------------------------------
-
-FIRST_LIFE = """
-import sys
-from pathlib import Path
-sys.path[:0] = sys.argv[3:]
-import test_validation as t
-from labkit import cluster
-
-with cluster.start():
-    how = {epoch: f"gate {sys.argv[2]}" for epoch in range(4)}
-    panel = t.TrainPanel("run", reporter=t.NullReporter())
-    panel.fit(t.trainer_of(Path(sys.argv[1]), epochs=3, how=how, name="killed"))
-"""
-
-
-def known_of(path):
-    try:
-        return [one.status for one in reported_checkpoints(str(path))]
-    except LabError:  # nothing yet
-        return []
-
-
-def test_killed_while_validations_are_pending_and_resumed(lab, home, panel, tmp_path):
-    """The pending ones are validated then; what began twice counts once."""
-    notes, path = tmp_path / "notes", home / "runs" / "killed"
-    modules = [str(Path(file).parent) for file in (__file__, labs.__file__)]
-    command = [sys.executable, "-c", FIRST_LIFE, str(home), str(tmp_path), *modules]
-    first_life = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        until(lambda: known_of(path) == [VALIDATED, PENDING, PENDING] and "begin 1" in notes.read_text())
-    finally:
-        first_life.kill()
-        first_life.wait()
-    assert [one.metrics.get("score") for one in reported_checkpoints(str(path))] == [-1, None, None]
-    (tmp_path / "open").touch()
-    how = dict.fromkeys(range(4), f"gate {tmp_path}")
-    result = panel.fit(trainer_of(home, epochs=4, how=how, name="killed"))
-    assert known_of(path) == [VALIDATED] * 4
-    told = notes.read_text().split("\n")
-    assert [told.count(f"begin {epoch}") for epoch in range(4)] == [1, 2, 1, 1]
-    kept = sorted((metrics["epoch"], metrics["score"]) for _, metrics in result.best_checkpoints)
-    assert kept == [(0, -1), (1, 0), (2, -1), (3, -2)]
-    # The panel shows what was left to do, and what this run did itself.
-    statuses = {checkpoint.label: checkpoint.status for checkpoint in panel.state.checkpoints}
-    assert statuses == dict.fromkeys(["epoch 2", "epoch 3", "epoch 4"], "validated")
-    assert [span.label for span in spans_of(panel, "training")] == ["4"]
 
 
 def test_a_validation_that_no_node_can_run_is_refused(lab, home, panel):

@@ -1,14 +1,15 @@
 """`panel.watch` and loops that know nothing of labkit."""
 
 import runpy
+import sys
 from types import SimpleNamespace
 
-import loops
 import pytest
 import ray.data
 import ray.train
 import torch
-from loops import report, train_loop, trainer_of
+from loops import checkpoint_of, report, train_loop, trainer_of
+from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_model
 
@@ -19,6 +20,7 @@ from labkit.panel.tracking import hooks
 from labkit.train import TrainPanel
 
 LAB = {"cpus_per_node": 3}
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 
 @pytest.fixture
@@ -70,8 +72,7 @@ def test_two_workers(lab, home, panel):
 @pytest.mark.parametrize(
     ("config", "given", "epochs", "steps"),
     [
-        ({"num_epochs": 4}, {}, 4, None),
-        ({"max_epochs": 4, "max_steps": 9}, {}, 4, None),
+        ({"max_epochs": 4, "num_epochs": 5, "max_steps": 9}, {}, 5, None),
         ({"steps": 40}, {}, None, 40),
         ({"epochs": 4}, {"epochs": 7}, 4, None),
         ({}, {"epochs": 7}, 7, None),
@@ -81,6 +82,7 @@ def test_two_workers(lab, home, panel):
 def test_the_length_of_a_run_is_in_its_configuration_or_told(home, config, given, epochs, steps):
     panel = TrainPanel("watched", reporter=NullReporter(), **given)
     in_this_process = ScalingConfig(num_workers=0)
+    panel.watch(TorchTrainer(train_loop, train_loop_config={"epochs": 9}, scaling_config=in_this_process))
     panel.watch(TorchTrainer(train_loop, train_loop_config=config, scaling_config=in_this_process))
     assert (panel.state.epochs, panel.state.steps_of_run) == (epochs, steps)
 
@@ -104,25 +106,24 @@ def test_a_shard_of_ray_data_that_is_iterated_twice(lab, home, panel):
     assert len(panel.state.epoch_seconds) == 2
 
 
-def test_a_rank_whose_shard_is_empty_is_named(lab, home, panel):
-    def loop(config):
-        for batch in ray.train.get_dataset_shard("train").iter_torch_batches(batch_size=4):
-            last = batch
-        ray.train.report({"rows": len(last["id"])})
+def an_array(config):
+    import numpy as np
 
-    with pytest.raises(LabError, match=r"rank \d.*rank \d had no rows: the shard is empty"):
-        panel.fit(trainer_of(home, workers=2, loop=loop, datasets={"train": ray.data.range(1)}))
+    ray.train.report({"loss": 1.0, "confusion": np.eye(3)}, checkpoint=checkpoint_of(0))
 
 
-def test_a_metric_that_is_an_array_is_named(lab, home, panel):
-    def loop(config):
-        import numpy as np
+def no_rows(config):
+    for batch in ray.train.get_dataset_shard("train").iter_torch_batches(batch_size=4):
+        last = batch
+    ray.train.report({"rows": len(last["id"])})
 
-        ray.train.report({"loss": 1.0, "confusion": np.eye(3)}, checkpoint=loops.checkpoint_of(0))
 
+def test_what_is_wrong_with_a_metric_or_a_shard_is_named(lab, home, panel):
     with pytest.raises(LabError, match="could not report the metric 'confusion'"):
-        panel.fit(trainer_of(home, workers=1, loop=loop))
+        panel.fit(trainer_of(home, workers=1, loop=an_array))
     assert "numpy.ndarray of shape (3, 3)" in panel.state.failures[-1].text
+    with pytest.raises(LabError, match=r"rank \d.*rank \d had no rows: the shard is empty"):
+        panel.fit(trainer_of(home, workers=2, loop=no_rows, datasets={"train": ray.data.range(1)}))
 
 
 def test_a_module_that_workers_lack_is_named_with_the_way_to_ship_it(lab, home, panel, monkeypatch):

@@ -6,10 +6,9 @@ import sys
 import threading
 import time
 
-import optuna
 import pytest
 from ray import cloudpickle, tune
-from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from labkit import runs
@@ -35,45 +34,20 @@ def climb(config):
         if config["x"] == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(config.get("seconds", 0.0))
-        tune.report({"score": (config["x"] if isinstance(config["x"], (int, float)) else 0) * (step + 1)})
-
-
-class Counter(tune.Trainable):
-    """Counts its steps; forgets to say that it could be used again."""
-
-    def setup(self, config):
-        self.count = 0
-
-    def step(self):
-        time.sleep(self.config.get("seconds", 0.0))
-        self.count += 1
-        return {"score": self.count * self.config["x"]}
-
-    def save_checkpoint(self, folder):
-        with open(f"{folder}/count", "w") as file:
-            file.write(str(self.count))
-
-    def load_checkpoint(self, folder):
-        with open(f"{folder}/count") as file:
-            self.count = int(file.read())
-
-    def reset_config(self, config):
-        self.config = config
-        self.count = 0
-        return config.get("resets", True)
+        tune.report({"score": config["x"] * (step + 1)})
 
 
 @pytest.fixture
 def sweep(lab, home):
     """A panel and the tuner that it watches, run."""
 
-    def sweep(trainable, space, *, stop=None, metric="score", **options):
+    def sweep(trainable, space, *, metric="score", callbacks=None, **options):
         sweep.panel = panel = SweepPanel("sweep", reporter=NullReporter(), dataset="none")
         tuner = tune.Tuner(
             trainable,
             param_space=space,
             tune_config=tune.TuneConfig(**{"metric": metric, "mode": "max", "reuse_actors": True, **options}),
-            run_config=tune.RunConfig(storage_path=str(home / "runs"), stop=stop),
+            run_config=tune.RunConfig(storage_path=str(home / "runs"), callbacks=callbacks),
         )
         with panel.watch(tuner):
             sweep.results = tuner.fit()
@@ -88,7 +62,6 @@ def test_a_grid_of_four_twice(sweep, home, capfd):
     state = sweep.panel.state
     assert (state.total, len(state.trials), state.best.value) == (8, 8, 9)
     assert (state.status, dict(state.counts())) == ("finished", {"finished": 8})
-    assert len({(t.config["x"], t.config["y"]) for t in state.trials.values()}) == 4
     assert len({t.config["z"] for t in state.trials.values()}) == 8
     record = runs.latest("sweep")
     assert (record.engine, record.state, record.metrics) == ("Ray Tune", "finished", {"score": 9})
@@ -104,16 +77,15 @@ def test_a_grid_of_four_twice(sweep, home, capfd):
 def test_the_others_go_on_where_some_fail(sweep):
     results = sweep(climb, {"x": tune.grid_search([1, "raises", "killed", 2])})
     assert (len(results), results.num_errors) == (4, 2)
-    by_x = {trial.config["x"]: trial for trial in sweep.panel.state.trials.values()}
-    assert {x: trial.status for x, trial in by_x.items()} == {
-        1: "finished", 2: "finished", "raises": "failed", "killed": "failed"
-    }  # fmt: skip
-    texts = {failure.rank: failure.text for failure in sweep.panel.state.failures}
+    state = sweep.panel.state
+    by_x = {trial.config["x"]: trial for trial in state.trials.values()}
+    assert [by_x[x].status for x in (1, 2, "raises", "killed")] == ["finished"] * 2 + ["failed"] * 2
+    texts = {failure.rank: failure.text for failure in state.failures}
     assert by_x["raises"].why == "ValueError: this one is bad"
     assert 'raise ValueError("this one is bad")' in texts[by_x["raises"].number]
     assert "site-packages" not in texts[by_x["raises"].number]
     assert "its process is gone" in by_x["killed"].why
-    assert sweep.panel.state.status == "finished"
+    assert state.status == "finished"
     assert runs.latest("sweep").extra["counts"] == {"finished": 2, "failed": 2}
 
 
@@ -153,19 +125,12 @@ def test_a_nested_metric_rungs_in_epochs_and_a_grid_of_functions(sweep):
     assert results.get_best_result().config["scale"].__name__ == "double"
 
 
-def test_a_time_that_no_result_has_is_told(sweep, capsys):
+def test_a_time_that_no_result_has_is_told(sweep):
     asha = ASHAScheduler(time_attr="epochs", max_t=9)
     sweep(climb, {"x": tune.grid_search([1, 2])}, scheduler=asha)
     warning = sweep.panel.state.warning
     assert "no result has 'epochs', the time_attr of" in warning and "results have score" in warning
     assert warning in snapshot(sweep.panel.state, 0).summary.unescape()
-
-
-def test_the_metric_of_the_searcher_counts(sweep):
-    searcher = OptunaSearch({"x": optuna.distributions.FloatDistribution(1, 2)}, metric="score", mode="min")
-    sweep(climb, {}, metric=None, mode=None, search_alg=searcher, num_samples=2)
-    values = [trial.value for trial in sweep.panel.state.trials.values()]
-    assert sweep.panel.state.best.value == min(values) and len(values) == 2
 
 
 def test_sweeps_without_a_name_keep_apart_and_the_configuration_is_the_readers(lab, home):
@@ -181,26 +146,7 @@ def test_sweeps_without_a_name_keep_apart_and_the_configuration_is_the_readers(l
     assert all(tune.Tuner.can_restore(path) for path in paths)
 
 
-def test_a_reset_that_fails_is_shown_with_its_reason(sweep):
-    """Tune fails such a trial with a line in its log, and calls no callback."""
-    more_than_fit = tune.grid_search(list(range(8)))  # so that a process has to take a second one
-    sweep(Counter, {"x": more_than_fit, "resets": None}, stop={"training_iteration": 2})
-    whys = {trial.why for trial in sweep.panel.state.trials.values() if trial.status == "failed"}
-    assert len(whys) == 1 and "reset_config() to be implemented and return True" in whys.pop()
-
-
-def test_population_based_training_changes_configurations(sweep):
-    scheduler = PopulationBasedTraining(
-        time_attr="training_iteration",
-        perturbation_interval=2,
-        hyperparam_mutations={"x": [1, 2, 4, 8]},
-        quantile_fraction=0.5,
-    )
-    space = {"x": tune.grid_search([1, 8]), "seconds": 0.2}
-    sweep(Counter, space, scheduler=scheduler, stop={"training_iteration": 12}, max_concurrent_trials=2)
-    state = sweep.panel.state
-    assert dict(state.counts()) == {"finished": 2}
-    assert sum(trial.changes for trial in state.trials.values()) >= 1
+ENDLESS = {"x": tune.grid_search(list(range(8))), "steps": 1000, "seconds": 1}
 
 
 def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab, capfd):
@@ -211,9 +157,8 @@ def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab, capfd):
 
     main = threading.main_thread().ident
     threading.Thread(target=interrupt, daemon=True).start()
-    space = {"x": tune.grid_search(list(range(8))), "steps": 1000, "seconds": 1}
     with pytest.raises(RunStopped, match="stopped by you"):
-        sweep(climb, space)
+        sweep(climb, ENDLESS)
     said = capfd.readouterr()
     assert "WARNING" not in said.out + said.err  # that trials which never reported have no metrics
     state = sweep.panel.state
@@ -222,26 +167,40 @@ def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab, capfd):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_interrupt_before_the_first_trial_is_not_lost(lab, home):
+class Interrupting(tune.Callback):
     """When Tune listens, and its loop hasn't begun."""
 
-    class Interrupting(tune.Callback):
-        def setup(self, **_):
-            os.kill(os.getpid(), signal.SIGINT)
+    def setup(self, **_):
+        os.kill(os.getpid(), signal.SIGINT)
 
-    panel = SweepPanel("sweep", reporter=NullReporter())
-    run = tune.RunConfig(storage_path=str(home / "runs"), callbacks=[Interrupting()])
-    tuner = tune.Tuner(climb, param_space={"x": 1, "steps": 1000, "seconds": 0.1}, run_config=run)
-    with pytest.raises(RunStopped, match="no trial yet: start it again"), panel.watch(tuner):
-        tuner.fit()
-    assert panel.state.status == "stopped"
+
+class InterruptingEarly(OptunaSearch):
+    """Before Tune listens, where the exception gets lost, as it does in the middle of an import."""
+
+    def set_search_properties(self, *args, **info):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        except KeyboardInterrupt:
+            pass
+        return super().set_search_properties(*args, **info)
+
+
+@pytest.mark.parametrize("moment", ["early", "late"])
+def test_an_interrupt_before_the_first_trial_is_not_lost(sweep, moment):
+    options = {"callbacks": [Interrupting()]}
+    if moment == "early":
+        options = {"search_alg": InterruptingEarly(), "num_samples": 8}
+    with pytest.raises(RunStopped, match="no trial yet: start it again"):
+        sweep(climb, {"x": tune.uniform(0, 1), "steps": 1000, "seconds": 1}, **options)
+    assert sweep.panel.state.status == "stopped"
 
 
 def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch):
     def full(*_):
-        raise LabError("save the sweep", "No space left on device", "make room")
+        raise OSError("No space left on device")
 
     monkeypatch.setattr(saved, "save", full)
-    with pytest.warns(UserWarning, match="(?s)not be restored after a kill.*No space left"):
+    with pytest.warns(UserWarning, match="or keep its state.*No space left"):
         results = sweep(climb, {"x": tune.grid_search([1, 2])})
     assert [len(result.metrics_dataframe) for result in results] == [3, 3]

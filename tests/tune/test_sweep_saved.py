@@ -20,20 +20,17 @@ def files(request):
 
 @pytest.fixture
 def staging(tmp_path):
-    folder = tmp_path / "staging"
-    folder.mkdir()
-    return folder
+    return tmp_path / "staging"
 
 
 @pytest.fixture
 def stored(tmp_path):
-    folder = tmp_path / "stored"
-    folder.mkdir()
-    return folder
+    return tmp_path / "stored"
 
 
 def write(folder, session, trials):
     """What Tune writes, in short."""
+    folder.mkdir(exist_ok=True)
     (folder / f"experiment_state-{session}.json").write_text(json.dumps({"trials": trials}))
     (folder / SEARCHER.format(session)).write_bytes(pickle.dumps({"counter": trials}))
 
@@ -46,6 +43,7 @@ def known(folder, session):
 
 def test_files_that_a_kill_cut_off_or_left_of_different_moments_are_restored(files, staging, stored):
     """With a searcher that has drawn five trials next to a list of three, two would never run."""
+    write(stored, FIRST, 3)
     for trials in (3, 4):
         write(staging, FIRST, trials)
         (staging / f".tmp-{FIRST}.json").write_bytes(b"\x80")  # Tune is writing it
@@ -56,23 +54,18 @@ def test_files_that_a_kill_cut_off_or_left_of_different_moments_are_restored(fil
     assert known(stored, FIRST) == (4, 4) and len(list(stored.iterdir())) == 3
 
 
-def test_a_restored_run_saves_its_own_files(files, staging, stored):
+def test_a_restored_run_saves_its_own_files_as_version_0_1_did(files, staging, stored):
     """Tune puts the files of the run before next to its own."""
     write(staging, FIRST, 3)
     write(staging, SECOND, 4)
-    saved.save(files, str(stored), staging)
     write(stored, FIRST, 3)
+    saved.save(files, str(stored), staging)
+    kept = json.loads((stored / saved.NAME).read_text())
+    assert kept == {
+        path.name: path.read_bytes().decode("latin-1") for path in staging.iterdir() if SECOND in path.name
+    }
     saved.restore(files, str(stored))
     assert known(stored, SECOND) == (4, 4) and known(stored, FIRST) == (3, 3)
-
-
-def test_a_state_that_version_0_1_saved(files, staging, stored):
-    write(staging, SECOND, 4)
-    old = {path.name: path.read_bytes().decode("latin-1") for path in staging.iterdir()}
-    (stored / saved.NAME).write_text(json.dumps(old))
-    write(stored, FIRST, 3)
-    saved.restore(files, str(stored))
-    assert known(stored, SECOND) == (4, 4)
 
 
 @pytest.mark.parametrize("damaged", [None, b"", b"\xff"])
@@ -80,8 +73,8 @@ def test_what_is_damaged_or_older_than_a_later_run_without_a_panel_changes_nothi
     files, staging, stored, damaged
 ):
     write(staging, FIRST, 3)
-    saved.save(files, str(stored), staging)
     write(stored, SECOND, 8)
+    saved.save(files, str(stored), staging)
     if damaged is not None:
         (stored / saved.NAME).write_bytes(damaged)
     for folder in (stored, stored / "nowhere"):
