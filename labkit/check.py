@@ -18,7 +18,7 @@ from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.system.diagnosis import Diagnosis, Finding
 
-_WITHIN = 20.0  # seconds for all nodes; the first task of a node starts a Python there
+_WITHIN = 30.0  # seconds for all nodes; the first task of a node starts a Python there
 _MOST_NODES = 32  # that are asked
 
 _VERDICTS = ("What the lab starts can run there", "Something is missing for a run there")

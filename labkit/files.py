@@ -16,7 +16,7 @@ def atomic_path(path: Path | str, *, mode: int | None = None) -> Iterator[Path]:
     Folders that are missing are created. `mode` are the file's permissions, set before anything is written.
     """
     # The name starts with a dot, so that readers of the folder ignore it, and ends like `path`, so that
-    # writers recognize the format. It can't be guessed, so nobody can put a link there.
+    # writers recognize the format. It can't be guessed, so no other user can put a link there.
     path = Path(path)
     partial = path.with_name(f".part-{secrets.token_hex(8)}-{path.name}")
     try:

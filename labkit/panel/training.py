@@ -352,6 +352,8 @@ class TrainingRun(Run):
             self._reports_from = 1 if leader is None or leader.epoch == 0 else 0
         epoch = self._reports + self.earlier if epoch is None else max(epoch - self._reports_from, 0)
         self._reports += 1
+        if self.sizes and not self.first_step_at and self.phase != "training":
+            self.enter("training", self.sizes[0][0])  # a loop without steps: since its workers began
         self.history.append({**metrics, "epoch": epoch})
         self._latest |= metrics
 

@@ -196,8 +196,9 @@ class TrainPanel(Panel):
         fix = _missing_module(str(error)) or hint_for(failure.message) or "the panel above shows where"
         if self.state.checkpoints.kept or "is gone" in fact:
             again = f"fit() with the same storage and RunConfig(name={self._run_name!r})"
-            fix += f". {again} goes on from the last checkpoint; "
-            fix += "RunConfig(failure_config=FailureConfig(max_failures=1)) does that by itself"
+            fix += f". {again} goes on from the last checkpoint"
+            if of_worker:  # what fails in the controller, such as a validation that dies, isn't tried again
+                fix += "; RunConfig(failure_config=FailureConfig(max_failures=1)) does that by itself"
         return RunFailed(f"finish the run {self.state.name!r}", fact, fix)
 
     def hang_up(self) -> None:

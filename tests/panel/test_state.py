@@ -28,6 +28,11 @@ def test_phases_are_those_of_rank_0(run):
     assert state.phase_seconds(T0 + 100)["training"] == 15.0 and state.elapsed(T0 + 100) == 20.0
 
 
+def test_a_loop_without_steps_trains_since_its_workers_began(run):
+    run("worker", 4, workers=2)("report", 9, metrics={"loss": 1.0})
+    assert run.state.phase_seconds(T0 + 10) == {"preparing": 4.0, "training": 6.0}
+
+
 def test_waiting_and_the_first_batch(run):
     """The wait for the first batch of all is part of the start; later waits are `data`."""
     run.step(4, seconds=2.0, waiting=2.0, first_wait=2.0)
