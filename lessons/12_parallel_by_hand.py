@@ -574,7 +574,7 @@ print(table)
 # %% [markdown]
 # First look at the order: with 8 MB the ring is faster than `naive`, as the simulator says. That held each of the eleven times that a reader ran this on a busy machine. To choose an algorithm you only need to know which one is faster.
 #
-# A single figure is less reliable. In the reader's runs many were off by a third, and some by a factor of two or three, too fast and too slow. There are two reasons. On a machine that does something else, the same message takes a different time in each run, and α and β were fitted to such times. And the model leaves things out: it gives each rank a link of its own and doesn't
+# A single figure is less reliable. In the reader's runs, some predictions were a third of the measured time and others twice as long. There are two reasons. On a machine that does something else, the same message takes a different time in each run, and α and β were fitted to such times. And the model leaves things out: it gives each rank a link of its own and doesn't
 # count the additions, while here a few cores copy the bytes and add the numbers for all ranks. So if you need a figure and not an order, measure α and β on the machines that you'll use, while they're quiet.
 
 # %% [markdown] tags=["instructor"]
