@@ -670,11 +670,11 @@ pd.DataFrame(
 
 # %% tags=["claim"]
 assert abs(ran["zero"].time - ran["replicated"].time) < 1e-9
-assert max(ran["zero"].sent) == max(ran["replicated"].sent)
+assert abs(max(ran["zero"].sent) - max(ran["replicated"].sent)) < 1e-9
 assert max(ran["zero"].memory) < 0.8 * max(ran["replicated"].memory)
 
 # %% [markdown]
-# The same time, the same traffic, and a quarter less memory. With Adam, which has two states for each weight, and with more ranks you save more. In lesson 11 this is one line, `ZeroRedundancyOptimizer`. Lesson 12b goes on: it divides the gradients and the weights as well, which is FSDP, and then the layers themselves.
+# The same time, the same traffic, and a fifth less memory than `replicated`. With Adam, which has two states for each weight, and with more ranks you save more. In lesson 11 this is one line, `ZeroRedundancyOptimizer`. Lesson 12b goes on: it divides the gradients and the weights as well, which is FSDP, and then the layers themselves.
 #
 # ## Key points
 # - A send waits for its receiver here and in Gloo, so ranks that all send first hang. Other libraries copy short messages first, and then it depends on the size.
