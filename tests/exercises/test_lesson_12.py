@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.exercises import check, predict, reveal
+from labkit.exercises import check, predict, reveal, solved
 from labkit.schedule import all_gather, all_reduce, compute, recv, reduce_scatter, send, start, wait
 from verdicts import verdicts
 
@@ -410,7 +410,8 @@ def test_one_of_the_choices_is_right(id, right, capsys):
 
 
 @pytest.mark.parametrize(
-    "id, name", [("12-2", "ring"), ("12-4", "zero"), ("12b-1", "fsdp"), ("12b-3", "one_f_one_b")]
+    "id, name",
+    [("12-2", "ring"), ("12-3", "bucketed"), ("12-4", "zero"), ("12b-1", "fsdp"), ("12b-3", "one_f_one_b")],
 )
 def test_the_version_with_blanks_can_be_pasted(id, name):
     (source,) = LESSONS.glob(f"{id.partition('-')[0]}_*.py")
@@ -418,6 +419,13 @@ def test_the_version_with_blanks_can_be_pasted(id, name):
     (version,) = re.findall(rf"```python\n(def {name}\(.*?)```", text, re.DOTALL)
     exec(version, names := {"np": np})
     assert check(id, names[name]).state == "not attempted"
+
+
+def test_the_cells_after_an_exercise_know_whether_it_is_solved():
+    check("12-1", passed_on)
+    assert solved("12-1")
+    check("12-1", its_own)
+    assert not solved("12-1")
 
 
 @pytest.mark.parametrize("id", SAID)
