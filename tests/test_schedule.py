@@ -137,6 +137,28 @@ def never_received(rank, world):
     yield start(send(1 - rank, np.zeros(3))) if rank else compute()
 
 
+def never_waited_for(rank, world):
+    if rank:
+        yield start(send(0, np.zeros(3)))
+    else:
+        yield recv(1)
+
+
+def started_without_yield(rank, world):
+    sending = start(send(1 - rank, np.zeros(3)))
+    yield recv(1 - rank)
+    yield wait(sending)
+
+
+def waits_for_an_operation(rank, world):
+    yield wait(all_reduce(np.zeros(3)))
+
+
+def adds_an_operation(rank, world):
+    yield compute()
+    return all_reduce(np.zeros(3)) / world
+
+
 def uneven(rank, world):
     yield reduce_scatter(np.zeros(3))
 
@@ -156,6 +178,10 @@ def no_op(rank, world):
         (only_one_joins, "rank 0 calls all_reduce in line .* waits for rank 1, which has returned already"),
         (two_kinds, "rank 0 calls all_gather .*, but rank 1 calls all_reduce"),
         (never_received, "rank 1 sends to rank 0 in line .* has no counterpart"),
+        (never_waited_for, "rank 1 sends to rank 0 in line .* by `start` and never waits for it"),
+        (started_without_yield, r"`sending` of rank 0 is start\(send\(1, …\)\), made without `yield`"),
+        (waits_for_an_operation, r"for all_reduce\(…\), which was made without `yield`"),
+        (adds_an_operation, "rank 0 computes, in line .*, with a message or collective that it didn't yield"),
         (uneven, "3 rows can't be cut into 2 equal parts"),
         (itself, "rank 0 sends to rank 0"),
         (no_op, "rank 0 yields 3"),
@@ -166,6 +192,31 @@ def test_a_program_that_cannot_work_is_explained(program, said):
     with pytest.raises(LabError, match=said) as caught:
         run(program, 2)
     assert caught.value.fix
+
+
+def test_a_rank_cannot_change_what_belongs_to_the_caller():
+    def changes(rank, world, values, names):
+        names.append(rank)  # a list of its own, as on real ranks
+        yield compute()
+        values[rank] += 1
+
+    values, names = [np.zeros(3), np.zeros(3)], []
+    with pytest.raises(LabError, match=r"rank 0 changes, in line \d+, `values\[rank\] \+= 1`"):
+        run(changes, 2, values, names)
+    assert names == [] and not np.any(values)
+    values[0] += 1  # the caller still can
+
+
+def test_what_a_program_raises_says_where():
+    def broken(rank, world):
+        yield compute(2 - rank)
+        raise ValueError("no data")
+
+    with pytest.raises(ValueError, match="no data") as caught:
+        run(broken, 2)
+    assert (
+        "on rank 1 in line" in caught.value.__notes__[0] and "raise ValueError" in caught.value.__notes__[0]
+    )
 
 
 def test_it_draws_itself():

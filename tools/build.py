@@ -80,7 +80,7 @@ def lessons(folder: Path = FOLDER) -> Iterator[tuple[Path, Path, nbformat.Notebo
     """(source, target, notebook) of every notebook of `folder`; the sources are in ``lessons`` next to it."""
     for source in [*sources(folder), *recipes(folder)]:
         plain = lesson.read(source)
-        minutes, cells = figures.sections(plain), additions.complete(source, plain)
+        minutes, cells = figures.sections(lesson.number(source), plain), additions.complete(source, plain)
         if lesson.is_recipe(source):
             cells = [replace(cell, source=additions.deeper(cell.source)) for cell in cells]
             target = folder / "recipes" / f"{source.stem}.ipynb"

@@ -4,7 +4,17 @@ The checks themselves are in ``lessons/checks``, next to the lessons. What a rea
 ``HOME/exercises.json`` (see `labkit.exercises.kept`).
 """
 
-from labkit.exercises.checking import check, hint, predict, predictions, progress_table, reveal
+from labkit.exercises.checking import check, hint, predict, predictions, progress_table, reveal, solved
 from labkit.exercises.registry import Lesson, lessons
 
-__all__ = ["Lesson", "check", "hint", "lessons", "predict", "predictions", "progress_table", "reveal"]
+__all__ = [
+    "Lesson",
+    "check",
+    "hint",
+    "lessons",
+    "predict",
+    "predictions",
+    "progress_table",
+    "reveal",
+    "solved",
+]

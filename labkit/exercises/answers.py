@@ -8,8 +8,10 @@ Each function returns if the answer is right and raises `Wrong` if not. The mess
 the solution. Whatever else a check raises, the learner sees in one line as well. No check looks at seconds.
 """
 
+import ast
 import inspect
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +30,7 @@ class Wrong(Exception):  # noqa: N818  a verdict and not a failure
 
 
 class NotAttempted(Exception):  # noqa: N818
-    """There is no answer yet: the `...` is still there."""
+    """There is no answer yet: the `...` is still there. The text says where, if there are several."""
 
 
 def is_blank(answer: Any) -> bool:
@@ -43,8 +45,24 @@ def is_blank(answer: Any) -> bool:
 
 def require_no_dots(function: Any) -> None:
     """Raise NotAttempted if `function` is blank, or a ``...`` is still used somewhere in it."""
-    if is_blank(function) or ... in getattr(getattr(function, "__code__", None), "co_consts", ()):
+    if is_blank(function):
         raise NotAttempted
+    if line := _dots(function):
+        raise NotAttempted(f"line {line} still has a `...`")
+    if ... in getattr(getattr(function, "__code__", None), "co_consts", ()):
+        raise NotAttempted
+
+
+def _dots(function: Any) -> int:
+    """The first line with a ``...``, or 0. Python compiles ``if ...`` to nothing, so the source is read."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+        body = ast.parse(textwrap.dedent("".join(lines))).body[0].body
+    except (OSError, TypeError, SyntaxError, AttributeError, IndexError):
+        return 0
+    nodes = (node for statement in body for node in ast.walk(statement))
+    dots = [one.lineno for one in nodes if isinstance(one, ast.Constant) and one.value is ...]
+    return min(dots, default=1 - first) + first - 1
 
 
 def describe(value: Any) -> str:

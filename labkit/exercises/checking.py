@@ -31,6 +31,7 @@ _RIGHT, _CLOSE = 0.1, 2.0  # a prediction is right within 10 %, close within a f
 _COUNTED = 100  # smaller whole numbers are counts: they are right or wrong
 _REMARKS = {"off": "more than a factor of two off", "wrong": "no"}
 
+_solved: set[str] = set()  # in this kernel
 _hints_given: dict[str, int] = {}  # of this kernel: a notebook that is run again starts with hint 1
 
 
@@ -68,6 +69,7 @@ def check(id: str, *answers: Any) -> Verdict:
     """
     exercise = registry.find(id)
     verdict = _judge(exercise, answers)
+    (_solved.add if verdict else _solved.discard)(id)
     if Settings.from_env().check_strict and not verdict:
         fact, fix = f"{verdict.state}: {verdict.message}", f'hint("{id}"), or unset LABKIT_CHECK'
         raise LabError(f"count exercise {id} ({exercise.title}) as solved", fact, fix)
@@ -77,6 +79,11 @@ def check(id: str, *answers: Any) -> Verdict:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     problem = kept.keep("solved", id, now, merge=lambda new, first: first)
     return Verdict(id, verdict.state, verdict.message + problem)
+
+
+def solved(id: str) -> bool:
+    """Whether the last `check` of the exercise, in this kernel, found it solved."""
+    return id in _solved
 
 
 def hint(id: str) -> Verdict:
@@ -97,8 +104,8 @@ def _judge(exercise: Exercise, answers: tuple) -> Verdict:
             raise NotAttempted
         with Waiting(what), limited(exercise.seconds, exercise.stuck):
             exercise.check(*answers)
-    except NotAttempted:
-        state, message = "not attempted", "put your answer where the `...` is"
+    except NotAttempted as error:
+        state, message = "not attempted", str(error) or "put your answer where the `...` is"
     except Wrong as error:
         state, message = "not yet", short(str(error), 300).rstrip(".")
     except (Exception, SystemExit) as error:

@@ -10,7 +10,7 @@ MESSAGES = {"send": "sends to rank {}", "recv": "receives from rank {}"}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Op:
     """What a rank yields. The functions below make one."""
 
@@ -21,11 +21,18 @@ class Op:
     units: float = 0.0
     label: str = ""
     inner: Any = None  # of start: an Op; of wait: what start returned
+    yielded: bool = False  # set by the simulation: what is still False may lack its `yield`
 
     def __str__(self) -> str:
         """What the rank does, as a clause: "sends to rank 1", "calls all_reduce"."""
         op = self.inner if self.kind == "start" else self
         return MESSAGES.get(op.kind, f"calls {op.kind}").format(op.peer)
+
+    def __repr__(self) -> str:
+        """As it was written, without arrays: "start(send(1, …))"."""
+        inside = {"compute": f"{self.units:g}", "send": f"{self.peer}, …", "recv": f"{self.peer}"}
+        inside |= {"start": repr(self.inner)}
+        return f"{self.kind}({inside.get(self.kind, '…')})"
 
 
 def compute(units: float = 1.0, label: str = "") -> Op:

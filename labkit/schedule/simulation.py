@@ -3,8 +3,9 @@
 import graphlib
 import heapq
 import itertools
+import traceback
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -36,6 +37,7 @@ class Event:
     end: float | None = None
     mb: float = 0.0
     value: Any = field(default=None, repr=False)  # what `yield` returns, until it has done so
+    waited: bool = False  # or is about to be waited for
 
     @property
     def kind(self) -> str:
@@ -97,10 +99,12 @@ def run(
 ) -> Simulated:
     """Simulate ``program(rank, world, *args)`` on `world` ranks.
 
-    Arrays in `args` are the world outside: they aren't counted as memory.
+    Arrays in `args` belong to the caller: they aren't counted as memory, and a rank cannot change them.
+    What the program raises says on which rank and in which line.
 
     Raises:
-        LabError: a deadlock, a message that no rank received, or collectives that don't fit together.
+        LabError: a deadlock, a message that no rank received or waited for, collectives that don't fit
+            together, a missing ``yield``, or a rank that changes an array of `args`.
     """
     return _Simulation(program, world, args, alpha, beta, megabyte).run()
 
@@ -113,7 +117,7 @@ class _Simulation:
         expect_int(f"simulate {self.name}", "world", world)
         self.world, (self.alpha, self.beta, self.megabyte) = world, costs
         self.outside = _roots(args)
-        self.ranks = [program(rank, world, *args) for rank in range(world)]
+        self.ranks = [program(rank, world, *map(_given, args)) for rank in range(world)]
         if not all(isinstance(one, Generator) for one in self.ranks):
             raise self._error(f"{self.name} is no generator: it has no `yield`", "yield compute(1)")
         self.results: list[Any] = [None] * world
@@ -136,6 +140,9 @@ class _Simulation:
         if left := [str(event) for several in self.open.values() for event in several]:
             facts = "; ".join(f"{one} has no counterpart" for one in left[:3])
             raise self._error(facts, "each send needs one recv on the other rank")
+        if never := next((event for event in self.events if not event.waited), None):
+            fix = "`yield wait(…)` with what `start` returned; until then the array may still be in use"
+            raise self._error(f"{never} by `start` and never waits for it", fix)
         return Simulated(self.results, sorted(self.events, key=lambda one: one.end), self.sent, self.held)
 
     def _advance(self, rank: int, now: float, event: Event | None) -> None:
@@ -152,6 +159,9 @@ class _Simulation:
                 self.running.discard(rank)
                 self.held[rank].append((now, 0.0))
                 return
+            except Exception as error:
+                self._explain(rank, error)
+                raise
             value = None
             self._count(rank, now)
             event = self._ask(rank, now, op)
@@ -163,6 +173,18 @@ class _Simulation:
         else:
             self._resume(event, max(now, event.end))
 
+    def _explain(self, rank: int, error: Exception) -> None:
+        """Say where a program raised, and why if that is a mistake with this simulator."""
+        where = traceback.extract_tb(error.__traceback__.tb_next)[0]
+        line = f"in line {where.lineno}" + f", `{where.line}`" * bool(where.line)
+        if "read-only" in str(error):
+            fact = f"rank {rank} changes, {line}, an array that it was given and that belongs to the caller"
+            raise self._error(fact, "copy the array first, with `.copy()`") from None
+        if "'Op'" in str(error):
+            fact = f"rank {rank} computes, {line}, with a message or collective that it didn't yield"
+            raise self._error(fact, "`total = yield all_reduce(…)` returns the sum") from None
+        error.add_note(f"on rank {rank} {line}")
+
     def _resume(self, event: Event, time: float) -> None:
         heapq.heappush(self.queue, (time, next(self.order), event.rank, event))
 
@@ -170,19 +192,21 @@ class _Simulation:
         """What a rank yields, as an event: a new one, or for `wait` the one that was started."""
         if not isinstance(op, Op):
             raise self._error(f"rank {rank} yields {op!r:.60}", "yield compute(1), send(…), recv(…)")
+        op.yielded, line = True, _frames(self.ranks[rank])[-1].f_lineno
         if op.kind == "wait":
             if not isinstance(op.inner, Event):
-                raise self._error(f"rank {rank} waits for {op.inner!r:.60}", "started = yield start(…)")
+                never = ", which was made without `yield`" * isinstance(op.inner, Op)
+                fact = f"rank {rank} waits in line {line} for {op.inner!r:.60}{never}"
+                raise self._error(fact, "started = yield start(…)")
+            op.inner.waited = True
             return op.inner
-        event = Event(
-            rank, op.inner if op.kind == "start" else op, now, _frames(self.ranks[rank])[-1].f_lineno
-        )
+        started = op.kind == "start"
+        event = Event(rank, op.inner if started else op, now, line, waited=not started)
         if op.kind == "compute":
             self._finish(event, now, now + op.units)
-        elif getattr(event.op, "kind", None) in MESSAGES:
-            self._message(event)
-        elif getattr(event.op, "kind", None) in COLLECTIVES:
-            self._collective(event)
+        elif getattr(event.op, "kind", None) in (*MESSAGES, *COLLECTIVES):
+            event.op.yielded = True
+            (self._message if event.kind in MESSAGES else self._collective)(event)
         else:
             raise self._error(f"rank {rank} starts {op.inner!r:.60}", "start a message or a collective")
         return event
@@ -272,7 +296,19 @@ class _Simulation:
         fix = "each send needs one recv, and all ranks of a group make the same collective calls"
         if circle and all(self.waiting[rank].kind == "send" for rank in circle):
             fix = "let one of them receive first, or start(send(…)), recv(…), and wait after that"
+        if forgotten := next(self._without_yield(), None):
+            rank, name, op = forgotten
+            fact = f"deadlock: `{name}` of rank {rank} is {op!r}, made without `yield`, so it was never sent"
+            return self._error(f"{fact}, and the others wait for it", f"`{name} = yield {op!r}`")
         return self._error(f"deadlock: {'; '.join(lines[:8])}{around}", fix)
+
+    def _without_yield(self) -> Iterator[tuple[int, str, Op]]:
+        """Variables of waiting ranks with an operation that was never yielded: (rank, name, operation)."""
+        for rank in sorted(self.waiting):
+            for frame in _frames(self.ranks[rank]):
+                for name, value in frame.f_locals.items():
+                    if isinstance(value, Op) and not value.yielded:
+                        yield rank, name, value
 
     def _missing(self, event: Event) -> set[int]:
         """The ranks that a waiting call needs."""
@@ -301,6 +337,18 @@ def _frames(generator: Any) -> list[Any]:
         frames.append(generator.gi_frame)
         generator = generator.gi_yieldfrom
     return frames
+
+
+def _given(value: Any) -> Any:
+    """An argument as a rank gets it: arrays that it cannot change, in lists and dicts of its own."""
+    if isinstance(value, np.ndarray):
+        value = value.view()
+        value.flags.writeable = False
+    elif type(value) in (list, tuple):
+        value = type(value)(map(_given, value))
+    elif type(value) is dict:
+        value = {key: _given(one) for key, one in value.items()}
+    return value
 
 
 def _roots(value: Any) -> dict[int, int]:

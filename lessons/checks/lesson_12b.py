@@ -43,6 +43,12 @@ def _fsdp(fsdp: Any) -> None:
     _are_shards(simulated("fsdp", fsdp, world, layers, one, _LR).results, layers, one, world)
     ran = simulated("fsdp", fsdp, world, layers, batches, _LR)
     _are_shards(ran.results, layers, batches, world)
+    computed, units = (_computed(ran), 3 * len(layers) * len(batches))
+    if computed != units:
+        raise Wrong(
+            f"the shards are right, but rank 0 computes for {computed:g} units, and in `data_parallel` for {units}: "
+            'keep `yield compute(1, "F")` and `yield compute(2, "B")` for each layer'
+        )
     least = 3 * len(batches) * sum(map(_mb, layers)) * (world - 1) / world
     if max(ran.sent) < 0.99 * least:
         raise Wrong(
@@ -56,6 +62,12 @@ def _fsdp(fsdp: Any) -> None:
     if max(ran.memory) > 100:
         rank = int(np.argmax(ran.memory))
         when = next(time for time, mb in ran.held[rank] if mb == ran.memory[rank])
+        twice = simulated("fsdp", fsdp, world, layers, [np.tile(one, (2, 1)) for one in batches], _LR)
+        if max(twice.memory) - max(ran.memory) > 2 * len(layers) * _mb(batches[0]) / world:
+            raise Wrong(
+                f"the shards are right, but rank {rank} holds {ran.memory[rank]:.0f} MB, and 100 is the limit: it "
+                "computes with the rows of all ranks. Its own are `batch[rank::world]`"
+            )
         raise Wrong(
             f"the shards are right, but rank {rank} holds {ran.memory[rank]:.0f} MB at {when:.1f}, and 100 is the "
             f"limit ({_mb(layers[0]):.0f} MB are one layer): which array is still in a variable? `del` it"
@@ -70,12 +82,15 @@ def _fsdp(fsdp: Any) -> None:
     "Begin with `count = 1`, use that loop, and return `count`.",
 )
 def _micro_batches(micro_batches: Any) -> None:
-    for stages, idle in ((4, 0.3), (8, 0.1), (4, 0.25), (2, 0.6), (3, 0.45)):
-        right = next(m for m in range(1, 1000) if (stages - 1) / (m + stages - 1) <= idle)
+    for stages, idle in ((4, 0.3), (8, 0.1), (4, 0.25), (2, 0.6), (3, 0.45), (4, 0.2), (7, 0.2), (1, 0.1)):
+        right = next(m for m in range(1, 1000) if stages - 1 <= idle * (m + stages - 1) * (1 + 1e-12))
         exact = (stages - 1) * (1 - idle) / idle
+        enough = "one fewer is enough"
+        if exact > right:  # by a rounding error
+            enough += f": as floats, (p − 1)(1 − idle)/idle is {exact!r}, so `ceil` goes one too far. Try 1, 2, 3 and so on"
         mistakes = {
             right - 1: "that is one too few: the bubble is larger then",
-            right + 1: "one fewer is enough",
+            right + 1: enough,
             exact: "a micro-batch can't be divided: round up",
             int(
                 np.ceil((stages - 1) / idle)
@@ -129,6 +144,11 @@ def _pipeline(world: int, plan: Callable, count: int, layers: list[np.ndarray], 
         return simulated("your plan", _stage, world, plan, count, layers, batch, _LR, alpha=0, beta=0)
     except Wrong as error:
         raise Wrong(re.sub(r" in line \d+", "", str(error))) from None
+
+
+def _computed(ran: schedule.Simulated) -> float:
+    """The units that rank 0 computes."""
+    return sum(event.op.units for event in ran.events if event.rank == 0 and event.kind == "compute")
 
 
 def _mb(array: np.ndarray) -> float:

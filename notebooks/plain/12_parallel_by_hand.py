@@ -1,7 +1,7 @@
-"""A ring all-reduce and data parallel training by hand, on two processes that torchrun starts.
+"""A ring all-reduce, and data parallel training that sends during the backward pass, on two processes.
 
-Reads NUM_WORKERS (2). Compares the ring with torch.distributed.all_reduce, and the training with
-DistributedDataParallel: the same up to rounding.
+It starts them with torchrun, and reads NUM_WORKERS (2). Compares the ring with torch.distributed.all_reduce,
+and the training with DistributedDataParallel: the same up to rounding.
 """
 
 import os
@@ -31,16 +31,21 @@ def train(by_hand):
     plain = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64))
     model = plain if by_hand else DistributedDataParallel(plain)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    started = []
+
+    def send(weight):  # PyTorch calls it during the backward pass, as soon as this gradient is complete
+        started.append((weight, dist.all_reduce(weight.grad, async_op=True)))
+
+    for weight in plain.parameters() if by_hand else ():
+        weight.register_post_accumulate_grad_hook(send)
     for _ in range(20):
         rows = torch.randn(32 * world, 64)[rank::world]
         optimizer.zero_grad()
         (model(rows) - rows).square().mean().backward()
-        if by_hand:
-            flat = torch.cat([weight.grad.flatten() for weight in plain.parameters()])
-            average = ring_all_reduce(flat) / world
-            parts = average.split([weight.numel() for weight in plain.parameters()])
-            for weight, part in zip(plain.parameters(), parts, strict=True):
-                weight.grad = part.view_as(weight)
+        for weight, sending in started:
+            sending.wait()
+            weight.grad /= world
+        started.clear()
         optimizer.step()
     return torch.cat([weight.detach().flatten() for weight in plain.parameters()])
 

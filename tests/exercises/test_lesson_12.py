@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.exercises import check, predict, reveal
+from labkit.exercises import check, predict, reveal, solved
 from labkit.schedule import all_gather, all_reduce, compute, recv, reduce_scatter, send, start, wait
 from verdicts import verdicts
 
@@ -65,6 +65,20 @@ def its_own(rank, world, values):
     return values[rank]
 
 
+def never_waits(rank, world, values):
+    right, left = around(rank, world)
+    yield start(send(right, values[rank]))
+    return (yield recv(left))
+
+
+def without_yield(rank, world, values):
+    right, left = around(rank, world)
+    sending = start(send(right, values[rank]))
+    other = yield recv(left)
+    yield wait(sending)
+    return other
+
+
 def passed_on(rank, world, values):
     right, left = around(rank, world)
     sending = yield start(send(right, values[rank]))
@@ -76,11 +90,15 @@ def passed_on(rank, world, values):
 # -- 12-2 ----------------------------------------------------------------------------------------------
 
 
-def a_ring(rounds=None, first=0, add=None, blocking=False, divide=False, order=1, whole=False):
+def a_ring(
+    rounds=None, first=0, add=None, blocking=False, divide=False, order=1, whole=False, in_place=False,
+    waits=True,
+):  # fmt: skip
     """A ring with one thing wrong."""
 
     def ring(rank, world, values):
-        pieces, (right, left) = np.split(values[rank].copy(), world), around(rank, world)
+        mine = values[rank] if in_place else values[rank].copy()
+        pieces, (right, left) = np.split(mine, world), around(rank, world)
         last = 2 * (world - 1) if rounds is None else rounds(world)
         for step in range(last):
             outgoing = np.concatenate(pieces) if whole else pieces[(rank + first - step) % world]
@@ -91,12 +109,16 @@ def a_ring(rounds=None, first=0, add=None, blocking=False, divide=False, order=1
             else:
                 sending = yield start(sending)
                 got = yield recv(left)
-                yield wait(sending)
+                if waits:
+                    yield wait(sending)
             into = (rank - step - 1) % world
             if whole:
                 got = np.split(got, world)[into]
             adds = step < world - 1 if add is None else add(step, world)
-            pieces[into] = pieces[into] + got if adds else got
+            if in_place and adds:
+                pieces[into] += got
+            else:
+                pieces[into] = pieces[into] + got if adds else got
         return np.concatenate(pieces[::order]) / (world if divide else 1)
 
     return ring
@@ -126,6 +148,17 @@ def one_after_the_other(rank, world, values):
     return np.concatenate(pieces)
 
 
+def one_blank_left(rank, world, values):
+    pieces, (right, left) = np.split(values[rank].copy(), world), around(rank, world)
+    for step in range(2 * (world - 1)):
+        sending = yield start(send(right, pieces[(rank - step) % world]))
+        got = yield recv(left)
+        yield wait(sending)
+        into = (rank - step - 1) % world
+        pieces[into] = pieces[into] + got if ... else got
+    return np.concatenate(pieces)
+
+
 def by_the_engine(rank, world, values):
     return (yield all_reduce(values[rank]))
 
@@ -140,7 +173,7 @@ def backward(layer, grads, source):
 
 def buckets(
     early=False, wait_at_once=False, twice=False, divide=True, forget=False, each=False, swap=False,
-    order=reversed, full=0, whose=0,
+    order=reversed, full=0, whose=0, one_more=None,
 ):  # fmt: skip
     """Buckets with one thing wrong."""
 
@@ -152,7 +185,8 @@ def buckets(
             if not early:
                 yield from backward(layer, grads, source[(rank + whose) % world])
             bucket.append(layer)
-            if layer == layers[-1] or each or sum(len(grads[one]) for one in bucket) >= size + full:
+            last = layer == layers[-1] and one_more is None
+            if last or each or sum(len(grads[one]) for one in bucket) >= size + full:
                 if forget and layer == 0:
                     break
                 one = yield start(all_reduce(np.concatenate([grads[one] for one in bucket])))
@@ -160,6 +194,11 @@ def buckets(
                 bucket = [layer] if twice and layer else []
             if early:
                 yield from backward(layer, grads, source[rank])
+        if one_more == "always" or (one_more and bucket):
+            one = yield start(all_reduce(np.concatenate([grads[one] for one in bucket])))
+            started.append((bucket, one))
+        elif one_more == "empty":
+            yield wait((yield start(all_reduce(np.zeros(0)))))
         for bucket, one in started:
             total = (one if wait_at_once else (yield wait(one))) / (world if divide else 1)
             ends = np.cumsum([len(grads[layer]) for layer in bucket])[:-1]
@@ -185,6 +224,23 @@ def only_rank_0(rank, world, source, size):
     if rank == 0:
         yield all_reduce(np.concatenate(grads))
     return grads
+
+
+def a_sum_without_yield(rank, world, source, size):
+    grads = [np.zeros_like(one) for one in source[rank]]
+    for layer in reversed(range(len(grads))):
+        yield from backward(layer, grads, source[rank])
+    total = all_reduce(np.concatenate(grads))
+    return np.split(total / world, len(grads))
+
+
+def a_start_without_yield(rank, world, source, size):
+    grads = [np.zeros_like(one) for one in source[rank]]
+    for layer in reversed(range(len(grads))):
+        yield from backward(layer, grads, source[rank])
+    started = start(all_reduce(np.concatenate(grads)))
+    total = yield wait(started)
+    return np.split(total / world, len(grads))
 
 
 # -- 12-4 ----------------------------------------------------------------------------------------------
@@ -224,6 +280,22 @@ def stage_1(
     return zero
 
 
+def in_place(rank, world, weights, gradients, lr):
+    size = len(weights) // world
+    mine, velocity = slice(rank * size, (rank + 1) * size), np.zeros(size)
+    for gradient in gradients[rank]:
+        yield compute(3, "step")
+        velocity = 0.9 * velocity + (yield reduce_scatter(gradient)) / world
+        weights[mine] -= lr * velocity
+        weights = yield all_gather(weights[mine])
+    return weights
+
+
+def of_another_shape(rank, world, weights, gradients, lr):
+    yield compute(3, "step")
+    return weights - np.zeros(3)
+
+
 def mixed_up(rank, world, weights, gradients, lr):
     """All ranks but the last call both; it calls them the other way round."""
     for gradient in gradients[rank]:
@@ -251,19 +323,28 @@ SAID = {
         (its_own, "rank 0 returns what belongs to rank 0"),
         (lambda rank, world, values: values[rank], "is no generator"),
         (without_a_message, "what the others have must be sent"),
+        (never_waits, "by `start` and never waits for it. To fix it: `yield wait(…)`"),
+        (without_yield, "`sending` of rank 0 is start(send(1, …)), made without `yield`"),
+        (without_yield, "To fix it: `sending = yield start(send(1, …))`"),
         (passed_on, "solved"),
     ],
     "12-2": [
         (a_ring(blocking=True), "wait in a circle"),
-        (a_ring(rounds=lambda world: world - 1), "has never got those of rank"),
+        (a_ring(rounds=lambda world: world - 1), "piece 0 of rank 0's result lacks the numbers of rank 1"),
         (a_ring(add=lambda step, world: True), "twice or more"),
-        (a_ring(add=lambda step, world: step < world - 2), "has never got those of rank"),
+        (a_ring(add=lambda step, world: step < world - 2), "lacks the numbers of rank"),
         (a_ring(divide=True), "is the mean: return the sum"),
         (a_ring(first=1), "piece 0 of rank 0's result"),
         (a_ring(order=-1), "the pieces are in the wrong order"),
         (everything_around, "rank 0 sends 2.88 MB, and a ring sends 1.92 MB"),
         (one_after_the_other, "all links should work at the same time"),
         (by_the_engine, "it uses `all_reduce`"),
+        (
+            a_ring(in_place=True),
+            "`pieces[into] += got`, an array that it was given and that belongs to the caller",
+        ),
+        (a_ring(waits=False), "by `start` and never waits for it"),
+        (one_blank_left, "still has a `...`"),
         (a_ring(), "solved"),
     ],
     "12-3": [
@@ -279,6 +360,12 @@ SAID = {
         (at_the_end, "nothing is sent before the end of backward"),
         (only_rank_0, "calls all_reduce in line"),
         (buckets(whose=1), "rank 0 reads entry 1 of a list that has one for each rank"),
+        (buckets(one_more="always"), "if the first layer fills the last bucket exactly"),
+        (buckets(one_more="always"), "raised ValueError on rank 0 in line"),
+        (buckets(one_more="empty"), "there are 4 all-reduces, and one of them is empty"),
+        (a_sum_without_yield, "with a message or collective that it didn't yield"),
+        (a_start_without_yield, "for start(all_reduce(…)), which was made without `yield`"),
+        (buckets(one_more="if any"), "solved"),
         (buckets(), "solved"),
     ],
     "12-4": [
@@ -293,6 +380,8 @@ SAID = {
         (stage_1(whole_velocity=True), "a rank sends 1.50 times as much"),
         (stage_1(keep=True), "times the weights, and 2.5 is the limit"),
         (mixed_up, "calls all_gather in line"),
+        (in_place, "`weights[mine] -= lr * velocity`, an array that it was given"),
+        (of_another_shape, "raised ValueError on rank 0 in line"),
         (stage_1(), "solved"),
     ],
 }
@@ -321,7 +410,8 @@ def test_one_of_the_choices_is_right(id, right, capsys):
 
 
 @pytest.mark.parametrize(
-    "id, name", [("12-2", "ring"), ("12-4", "zero"), ("12b-1", "fsdp"), ("12b-3", "one_f_one_b")]
+    "id, name",
+    [("12-2", "ring"), ("12-3", "bucketed"), ("12-4", "zero"), ("12b-1", "fsdp"), ("12b-3", "one_f_one_b")],
 )
 def test_the_version_with_blanks_can_be_pasted(id, name):
     (source,) = LESSONS.glob(f"{id.partition('-')[0]}_*.py")
@@ -329,6 +419,13 @@ def test_the_version_with_blanks_can_be_pasted(id, name):
     (version,) = re.findall(rf"```python\n(def {name}\(.*?)```", text, re.DOTALL)
     exec(version, names := {"np": np})
     assert check(id, names[name]).state == "not attempted"
+
+
+def test_the_cells_after_an_exercise_know_whether_it_is_solved():
+    check("12-1", passed_on)
+    assert solved("12-1")
+    check("12-1", its_own)
+    assert not solved("12-1")
 
 
 @pytest.mark.parametrize("id", SAID)

@@ -27,16 +27,21 @@ def shards_of(
     whole=False,
     gather_twice=True,
     last_joins=True,
+    computes=True,
+    all_rows=False,
 ):
     """FSDP with one thing wrong."""
 
     def fsdp(rank, world, layers, batches, lr):
-        shards = [np.split(weights, world)[(rank + part) % world].copy() for weights in layers]
+        shards = [np.split(weights, world)[(rank + part) % world] for weights in layers]
+        if copy:
+            shards = [shard.copy() for shard in shards]
         for batch in batches:
-            outputs, kept = [batch[rank if rows is None else rows :: world]], []
+            outputs, kept = [batch if all_rows else batch[rank if rows is None else rows :: world]], []
             for shard in shards:
                 weights = yield all_gather(shard)
-                yield compute(1, "F")
+                if computes:
+                    yield compute(1, "F")
                 outputs.append(np.tanh(outputs[-1] @ weights))
                 if not drop or not gather_twice:
                     kept.append(weights)
@@ -44,7 +49,8 @@ def shards_of(
             slope = 2 * (outputs[-1] - outputs[0]) / outputs[0].size
             for number in reversed(range(len(shards))):
                 weights = (yield all_gather(shards[number])) if gather_twice else kept[number]
-                yield compute(2, "B")
+                if computes:
+                    yield compute(2, "B")
                 if early:  # it sends the gradient of the layer before it is computed
                     total = yield reduce_scatter(np.zeros_like(weights))
                 gradient, slope = backward(weights, outputs[number], outputs[number + 1], slope)
@@ -121,6 +127,12 @@ SAID = {
         (shards_of(scatter=False), "a rank sends 1.33 times as much as it must"),
         (shards_of(last_joins=False), "waits for rank 3, which has returned already"),
         (both_kinds, "rank 0 calls reduce_scatter in line"),
+        (shards_of(copy=False), "an array that it was given and that belongs to the caller"),
+        (shards_of(computes=False), "rank 0 computes for 0 units, and in `data_parallel` for 36"),
+        (
+            shards_of(all_rows=True),
+            "it computes with the rows of all ranks. Its own are `batch[rank::world]`",
+        ),
         (shards_of(), "solved"),
     ],
     "12b-2": [
@@ -131,6 +143,11 @@ SAID = {
         (lambda stages, idle: "7", "a number is expected"),
         (lambda stages, idle: stages, "that is not it"),
         (lambda stages, idle: round((stages - 1) * (1 - idle) / idle), "one too few"),
+        (
+            lambda stages, idle: max(1, int(np.ceil((stages - 1) * (1 - idle) / idle))),
+            "`ceil` goes one too far",
+        ),
+        (lambda stages, idle: solved(stages, idle) * (stages > 1), "there is at least one micro-batch"),
         (solved, "solved"),
     ],
     "12b-3": [
