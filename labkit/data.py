@@ -38,7 +38,10 @@ __all__ = ["DataPanel", "quiet"]
 
 _CALLBACKS = "RAY_DATA_EXECUTION_CALLBACKS"
 _EVERY = 0.25  # seconds between two looks at an execution
-_HEAD = ("operator", "rows", "blocks", "tasks", "task seconds", "of them CPU", "held back", "MB")
+_HEAD = {  # widths in percent: a live table must not jump
+    "operator": 28, "rows": 11, "blocks": 10, "tasks": 10, "task seconds": 12, "of them CPU": 12,
+    "held back": 9, "MB": 8,
+}  # fmt: skip
 _CAUSE = "The above exception was the direct cause"
 # The notes that Ray Data adds to an exception: how often it tried, and how to let it try more often.
 _NOTES = re.compile(r"^(Failed to .* after \d+/\d+ attempts|To change retry attempts).*\n?", re.MULTILINE)
@@ -130,7 +133,7 @@ class ExecutionRun(Run):
         rows = [operator.row() for operator in self.operators]
         said = joined(seconds(self.elapsed(now)), rate) if rows else "nothing is executed yet"
         self.subtitle, self.steps = self.engine, [("dim", said)]
-        self.tables = [Table(_HEAD, rows)] if rows else []
+        self.tables = [Table(list(_HEAD), rows, widths=list(_HEAD.values()))] if rows else []
         self.result = joined(f"{self.rows:,} rows", rate) if rows else "nothing was executed here"
 
 
