@@ -35,7 +35,7 @@ def test_an_interrupt_waits_for_the_next_check_and_is_undone_and_told_in_one_lin
     assert steps == ["went on", "undone"] and signal.getsignal(signal.SIGINT) is before
     assert str(stopped.value) == "the start of a thing: stopped by you. Nothing of it is left running"
     with pytest.raises(RunStopped), interrupts.stoppable("x"):
-        interrupt()  # nobody checks: it is raised at the end
+        interrupt()  # no code checks: it is raised at the end
 
 
 def test_an_error_is_undone_too_and_stays_what_it_is():
