@@ -344,7 +344,7 @@ assert one_process.return_value < 10  # no wrapper, so nothing waits in backward
 
 # %% [markdown]
 # ### Exercise 03-2 ★★ · Stop together
-# Fix the loop. With any number of workers it should still stop early, and all ranks should stop after the same epoch, whatever rows each of them trains on. Return the number of epochs trained, as above. *Any number* includes one: with one worker, there is no process group for calls such as `all_reduce`.
+# Fix the loop. With any number of workers it should still stop early, and all ranks should stop after the same epoch, whatever rows each of them trains on. Return the number of epochs trained, as above. *Any number* includes 0: in this notebook, with `num_workers=0`, there's no process group for calls such as `all_reduce`.
 
 
 # %%

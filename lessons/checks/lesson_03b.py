@@ -18,8 +18,8 @@ _REMARKS = {
     '"module.': "`model` is the wrapper; load into the model inside it",
     "'NoneType' object has no attribute": "a new run has no checkpoint: `get_checkpoint()` returns None",
     "Timed out waiting": "one rank leaves the loop, and the other waits for its gradients",
-    "group has not been initialized": "with one worker there is no process group, so a call such as "
-    "`all_reduce` raises: ask `get_world_size()` first, or do without it",
+    "group has not been initialized": "with `num_workers=0` there is no process group, so a call such "
+    "as `all_reduce` raises: ask `get_world_size()` first, or do without it",
 }
 
 
@@ -61,7 +61,7 @@ def _together(train_together: Any) -> None:
             "each rank judges the model by other rows, and nothing makes them agree: "
             "that they stopped together was luck"
         ) from None
-    run_loop(train_together, {}, name="train_together", remarks=_REMARKS)  # any number of workers: here one
+    run_loop(train_together, {}, name="train_together", remarks=_REMARKS)  # any number of workers: here none
 
 
 @LESSON.exercise(

@@ -126,7 +126,7 @@ SAID = {
             stops(lambda rank, epoch, model: sure(model), answer=lambda epoch: epoch),
             "epochs and returns",
         ),
-        (judged(by_rank_0_of_several), "with one worker there is no process group"),
+        (judged(by_rank_0_of_several), "with `num_workers=0` there is no process group"),
         (stops(lambda rank, epoch, model: sure(model), answer=lambda epoch: None), "epochs is expected"),
         (
             judged(lambda rank, model, loss: rank == 0 and common(rank, model, loss)),
