@@ -113,7 +113,9 @@ else:
 assert inline["between epochs"] > 4 * 2000 * 0.0005 and 0.2 < share < 0.6
 
 # %% [markdown]
-# On a cluster, that's the time in which all your training GPUs are idle. (Panels count epochs from 1, so `epoch 4` in the panel's table is epoch 3 of the code, of the printed metrics and of the pictures in this lesson, which all count from 0.)
+# On a cluster, that's the time in which all your training GPUs are idle.
+#
+# Look once more at the panel's table before you go on. Panels count epochs from 1, so its `epoch 4` is epoch 3 of the code, of the metrics and of the pictures in this lesson, which all count from 0.
 #
 # ## The validator
 # To move validation out of the loop, write it as a function: a checkpoint comes in, metrics go out. Ray calls it in another process, perhaps on another machine. So it has to build its own model, load the weights, and read its own rows, which we put into the object store as one file.
@@ -252,7 +254,7 @@ assert all("val_accuracy" in metrics for _, metrics in result.best_checkpoints)
 # **The last metrics come after the last step.** `fit()` waits for validations that are still pending. Point to the last bar in the panel.
 
 # %% [markdown]
-# The loop hardly waits any more, and the run is shorter by most of that time. But not waiting has a price. A validation is a task in another process, which has to start, load the model and read the rows, and Ray looks for finished validations only once a second. So a metric arrives later than it would in the loop. And our
+# The loop hardly waits between epochs any more, and so the whole run is shorter. But not waiting has a price. A validation is a task in another process, which has to start, load the model and read the rows, and Ray looks for finished validations only once a second. So a metric arrives later than it would in the loop. And our
 # gain depends on a CPU that is idle while the "GPU" trains. If validation and training compete for the same processor, both get slower, and you gain nothing: give validation another core, a smaller GPU, or a cheaper machine.
 #
 # After a crash, asynchronous uploads can cost more, too. Ray restarts from the latest checkpoint whose upload is complete, so epochs that were trained while older checkpoints were still on their way are trained again. When we crashed a run with very short epochs in epoch 3, it restarted with epoch 1: two finished epochs were
@@ -372,7 +374,7 @@ assert ["val_accuracy" in one.metrics for one in known] == [True, False, False]
 # | epochs 2, 5, 8, …, unless they are the last | a sample: `fn_kwargs={"rows": 1000}` |
 # | all others | none |
 #
-# Epochs count from 0, as everywhere in this lesson. Give each config a `timeout_s`, because it doesn't inherit the trainer's. A rank that passes no checkpoint passes `validation=False`. The check runs the loop on the cluster, for five epochs and for three, with a model, rows and a validator of its own, and compares the weights with those of one process.
+# Epochs count from 0, as everywhere in this lesson but in panels. Give each config a `timeout_s`, because it doesn't inherit the trainer's. A rank that passes no checkpoint passes `validation=False`. The check runs the loop on the cluster, for five epochs and for three, with a model, rows and a validator of its own, and compares the weights with those of one process.
 
 
 # %%
