@@ -2,10 +2,10 @@
 # # 03 · Your loop on two workers
 #
 # By the end of this lesson you can
-# - turn a plain PyTorch loop into a distributed one (exercise 03-1);
-# - choose the batch size and the learning rate for more workers (03-4);
+# - choose the batch size and the learning rate for more workers (exercise 03-4);
 # - measure a model on all workers together (03-5);
-# - say when two workers are faster than one process.
+# - say when two workers are faster than one process;
+# - turn a plain PyTorch loop into a distributed one (03-1).
 #
 # **Time** … · **Needs** 00, 01
 #
@@ -41,7 +41,7 @@ lab = cluster.start()
 # +TorchTrainer(train_loop, train_loop_config=…, scaling_config=ScalingConfig(num_workers=2)).fit()  # 4
 # ```
 #
-# Below are the data, the network and the loop with the first three changes; the fourth starts it on two workers. (The lesson later passes other images to the same loop and compares weights. That is what `config.get` and the last two lines are for.)
+# Below are the data, the network and the loop with the first three changes; the fourth starts it on two workers.
 
 # %%
 import ray.train
@@ -85,6 +85,8 @@ def train_loop(config):
 
 
 # %% [markdown]
+# Two things in this loop aren't in the diff. `config.get` is there because the lesson later passes other images to the same loop. The last two lines return the weights, which we'll compare.
+#
 # Before you start any worker, run the loop in this notebook. With `num_workers=0`, Ray calls your function right here: a `print` appears in the cell, a traceback points at your line,
 # and `breakpoint()` works. Find your mistakes here, before you start workers. (It's only for trying things out: Ray keeps no checkpoints of such a run.)
 
@@ -121,6 +123,8 @@ with panel.watch(trainer):
     together = trainer.fit()
 
 # %% [markdown]
+# Panels count epochs and steps from 1. Code counts them from 0: the loop, the metrics that it reports, and all pictures in these lessons. So the panel's `epoch 8` is the loop's epoch 7.
+#
 # For comparison, one process under a panel, so that both are measured in the same way:
 
 # %%
@@ -154,8 +158,11 @@ pandas.DataFrame({record.name: record.seconds for record in (one, two)}).round(2
 # **"We have two workers and it's slower?"** Ask in which row of the table the time is. A start has to be paid once, and an all-reduce in every step; the section *When two workers win* shows a case where that is worth it.
 
 # %% [markdown]
-# *Start* is the time until the workers are there. You pay it once, whether the run takes ten seconds or ten days. *Training* is the steps themselves, and it includes something that one process doesn't
-# have to do: the workers exchange gradients. For a model this small, the exchange takes longer than the computation.
+# - *start* is the time until the first step: processes start, import PyTorch and connect. You pay it once, whether the run takes ten seconds or ten days.
+# - *data* is the time that the loop waits for batches. Here they come from memory, so it waits only briefly.
+# - *training* is the steps. Each of the two workers computes only half of the images, so without any exchange you'd expect half of the time that one process takes. What comes on top is the exchange of gradients. For a model this small, it takes as long as the computation that is saved, or longer.
+# - *between epochs* is what the loop does outside of its steps. Here it calls `report`, and with two workers it waits there until both have arrived and Ray has taken in the metrics.
+# - *rest* comes after the last step. Ray takes in the last report and ends the workers. You pay this once, too.
 #
 # ## What happens in a step
 # Every worker has a number from 0 on, its **rank**.
@@ -196,8 +203,8 @@ reveal("03-b", "equal up to rounding")
 assert 0 < largest_difference(alone.return_value, together.return_value) < 1e-3
 
 # %% [markdown]
-# The average of two gradients over 64 images each is the gradient over all 128. Computers add floats in a different order, so the last digits differ. This is worth checking in your own project, with
-# `shuffle=False`: if one process with the global batch then leads to a different model, a worker sees the wrong rows, or the gradients aren't averaged. With `shuffle=True` the two runs draw different batches, and their weights differ.
+# The average of two gradients over 64 images each is the gradient over all 128. Computers add floats in a different order, so the last digits differ. This is worth checking in your own project. Train once with one
+# process and the global batch, and once with your workers, both with `shuffle=False`. If the weights differ by more than rounding, a worker sees the wrong rows, or the gradients aren't averaged. With `shuffle=True` the two runs draw different batches, so their weights differ anyway.
 #
 # The panels show different losses for the same model: each is the loss of the last batch on rank 0, which had 64 images in one run and 128 in the other.
 #
@@ -238,8 +245,8 @@ check("03-4", same_model, scaled)
 # Two things go wrong with `BatchNorm` on several workers, and they have bitten most people who use DDP.
 #
 # - Each worker computes the mean and the variance of *its* images. With 8 images per worker these are noisy. On GPUs, `torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)`, called before `prepare_model`, computes them over all workers.
-# - The running mean and variance are *buffers* of the model. DDP sends rank 0's buffers to the others at the start of each forward pass through the wrapper, also in evaluation. If rank 0 evaluates alone through the wrapper, the others never receive them, and
-#   the run hangs. So a single rank evaluates the model inside the wrapper, `model.module`.
+# - The running mean and variance are *buffers* of the model. If a single rank evaluates the model, let it use the model inside the wrapper, `model.module`. In each forward pass through the wrapper, DDP sends rank 0's buffers to the other ranks, in evaluation, too. If rank 0
+#   is alone there, the others never receive them, and the run hangs.
 #
 # ## Measure on all workers
 # Rank 0 could test the model by itself while the others wait. With many test images it's better to share the work: each rank counts on its own part, and an all-reduce adds up the counts.
@@ -305,13 +312,15 @@ reveal("03-c", one / two)
 
 # %% tags=["claim"]
 assert one / two > 1.3
+seconds = runs.latest("03-afar-2").seconds
+assert seconds["start"] > seconds["data"] + seconds["training"]
 
 # %% [markdown]
-# Nearly twice as fast. The workers wait at the same time, each for its own half of the rows. The same happens when each worker has its own GPU: most of the time, the CPU waits for it. Lesson 09 predicts the speed-up from two short runs.
+# An epoch is nearly twice as fast. For the whole run, the panels show how little that matters here: with two workers, the start takes longer than all three epochs together. The workers wait at the same time, each for its own half of the rows. The same happens when each worker has its own GPU: most of the time, the CPU waits for it. Lesson 09 predicts the speed-up from two short runs.
 #
 # ### Exercise 03-1 ★★ · Make this loop distributed
 # This loop trains on one process and saves its weights. Change it so that it runs with any number of workers. `global_batch` is the number of rows in an update, on all workers together. The check runs your loop in this process and on two workers, and compares
-# the weights in the file. They have to fit a plain model, without a wrapper.
+# the weights in the file. The file must load into a plain `cnn()`, without a wrapper, and the rows must keep their order.
 #
 # `cnn` is a small network that comes with the lab. `ray.train.get_context()` has `get_world_rank()` and `get_world_size()`, the number of workers.
 
@@ -378,7 +387,7 @@ check("03-1", train_blanks)
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The same kind of training as a script in plain Ray and PyTorch, with checkpoints, which lesson 03b explains. Your data is larger than memory? Replace the loader by a Ray dataset (lesson 02), as this script does:
+# The same kind of training as a script in plain Ray and PyTorch, with checkpoints, which lesson 03b explains. It's the file `notebooks/plain/03_torch_trainer.py`; to run it elsewhere, copy `datasets/digits.parquet`, too, and change the line that begins with `DIGITS`. Is your data larger than memory? Lesson 02 shows how to replace the loader by a Ray dataset.
 
 # %% [markdown] tags=["links"]
 # ## Official pages

@@ -24,7 +24,7 @@ store = storage.start()
 store
 
 # %% [markdown]
-# The data and the network are the ones from lesson 03. This time we also need test images.
+# We use the digits and the network from lesson 03 again, this time with all 1,437 training images, and with test images.
 
 # %%
 import torch
@@ -92,7 +92,11 @@ torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "e
 # %%
 from labkit.exercises import check, hint, predict, reveal
 
-predict("03b-a", ..., choices=["weights only", "weights and optimizer", "both", "neither"])
+predict(
+    "03b-a",
+    ...,
+    choices=["only the one with weights", "only the one with weights and optimizer", "both runs", "neither"],
+)
 
 # %%
 state = torch.load(file, weights_only=True)
@@ -109,7 +113,7 @@ train_epochs(model, optimizer, 3)
 with_optimizer = difference(model, uninterrupted)
 
 print(f"difference with the weights only: {weights_only:.1e}, with the optimizer, too: {with_optimizer:.1e}")
-reveal("03b-a", "weights and optimizer")
+reveal("03b-a", "only the one with weights and optimizer")
 
 # %% tags=["claim"]
 assert with_optimizer == 0 and weights_only > 1e-4
@@ -305,7 +309,7 @@ except ray.train.TrainingFailedError as error:
 # %% [markdown]
 # Rank 1 started its next epoch and got as far as `backward()`. As lesson 03 said, it can't finish until every rank has sent its gradients, and rank 0 will never send any.
 #
-# ![Rank 0 leaves the loop after epoch 2; rank 1 waits in backward until the process group gives up](images/hang.svg)
+# ![Rank 0 leaves the loop after epoch 1; rank 1 waits in the backward of epoch 2 until the process group gives up](images/hang.svg)
 #
 # Here the wait ended after 3 seconds because of `timeout_s`. Ray's default is 30 minutes. On GPUs, NCCL ends the waiting process instead of raising an error, so you see a lost worker. A rank that waits in `report` waits forever,
 # unless the environment variable `RAY_TRAIN_COLLECTIVE_TIMEOUT_S` is set in the process that calls `fit()`.
@@ -340,7 +344,7 @@ assert one_process.return_value < 10  # no wrapper, so nothing waits in backward
 
 # %% [markdown]
 # ### Exercise 03-2 ★★ · Stop together
-# Fix the loop. With any number of workers it should still stop early, and all ranks should stop after the same epoch, whatever rows each of them trains on. Return the number of epochs trained, as above.
+# Fix the loop. With any number of workers it should still stop early, and all ranks should stop after the same epoch, whatever rows each of them trains on. Return the number of epochs trained, as above. *Any number* includes 0: in this notebook, with `num_workers=0`, there's no process group for calls such as `all_reduce`.
 
 
 # %%
@@ -420,8 +424,9 @@ assert safe.return_value == 2
 assert sorted(metrics["epoch"] for _, metrics in safe.best_checkpoints) == [0, 1, 2, 3]
 
 # %% [markdown]
-# One worker died, and Ray restarted both, because the process group can't continue without one of its members. The steps of epoch 2 were lost and trained again. With a checkpoint per epoch, a crash costs up to an epoch and a start. (It costs one epoch more if it comes right after
-# `report`: Ray's controller notes a checkpoint a moment after that call has returned.)
+# One worker died, and Ray restarted both, because the process group can't continue without one of its members. The steps of epoch 2 were lost and trained again. The printed line counts from 1, as panels do: its epoch 3 is the loop's epoch 2.
+#
+# With a checkpoint per epoch, a crash costs up to an epoch and a start. There's one exception. Ray's controller takes in a checkpoint a moment *after* `report` has returned. If the crash comes in that moment, the checkpoint doesn't count, and the crash costs one more epoch.
 #
 # ### Exercise 03-3 ★ · Resume with a schedule
 # A loop of yours also has a learning-rate schedule, and its checkpoint contains `{"model": …, "optimizer": …, "scheduler": …, "epoch": …}` in `state.pt`. Write the function that it calls before its first epoch. If there is a checkpoint, load
@@ -461,7 +466,7 @@ again = TorchTrainer(
     run_config=crashed.run_config,
 )
 started = again.fit().return_value
-print("starts with epoch", started, "of", config["epochs"])
+print(f"would start with epoch {started}; the last is {config['epochs'] - 1}")
 
 # %% tags=["claim"]
 assert started == 4
@@ -481,7 +486,7 @@ assert started == 4
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# `my_loop.py` needs nothing of the lab. To take it with you, copy it next to a script of your own, such as this one:
+# `my_loop.py` needs nothing of the lab. To take it with you, copy it next to a script of your own. This one is `notebooks/plain/03b_checkpoints.py`. If you copy it, too, copy `datasets/digits.parquet` with it, and change the lines that begin with `DIGITS` and `sys.path`:
 
 # %% [markdown] tags=["links"]
 # ## Official pages

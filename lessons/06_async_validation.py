@@ -2,7 +2,7 @@
 # # 06 · Asynchronous validation
 #
 # By the end of this lesson you can
-# - move validation out of the training loop, measure the gain, and compute when the last metric is known (exercise 06-1);
+# - move validation out of the training loop and measure the gain, and compute when the last metric is known (exercise 06-1);
 # - write a loop that decides which checkpoints are validated (06-2);
 # - fix a validator that returns wrong numbers and carries a data set with it (06-3);
 # - choose the best model among those that were really validated (06-4).
@@ -26,7 +26,7 @@ store = storage.start()
 
 # %% [markdown]
 # ## Validation inside the loop
-# There are images to train with, images to validate with, and 2,000 test images that wait until everything is decided. At work, the rows come over a network, and a GPU computes while the CPU waits for it. Here, half a millisecond of sleep for each row plays both parts.
+# There are images to train with, images to validate with, and 2,000 test images that wait until everything is decided. At work, the rows come over a network, and a GPU computes while the CPU waits for it. Here, half a millisecond of sleep for each row stands for both waits.
 
 # %%
 import time
@@ -76,7 +76,7 @@ saved_in = {"storage_path": store.storage_path("runs", "06"), "storage_filesyste
 config = {"make_model": make_model, "train": train, "test": valid, "epochs": 4, "batch_size": 64, "lr": 0.05}
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** An epoch trains on 3,000 rows, and its validation reads 2,000. Which share of its time does this loop not train?
+# **Predict.** An epoch trains on 3,000 rows, and its validation reads 2,000. What share of its time does this loop spend on validation?
 
 # %%
 from labkit.exercises import check, hint, predict, reveal
@@ -100,9 +100,7 @@ with TrainPanel("06-inline").watch(trainer):
 from labkit import runs
 
 inline = runs.latest("06-inline").seconds
-training = inline["data"] + inline["training"]
-total_inline = training + inline["between epochs"]
-share = inline["between epochs"] / total_inline
+share = inline["between epochs"] / (inline["data"] + inline["training"] + inline["between epochs"])
 print(f"{share:.0%} of the loop's time is validation")
 if share < 0.2:
     reveal("06-a", "less than a fifth")
@@ -117,9 +115,11 @@ assert inline["between epochs"] > 4 * 2000 * 0.0005 and 0.2 < share < 0.6
 # %% [markdown]
 # On a cluster, that's the time in which all your training GPUs are idle.
 #
+# Look once more at the panel's table before you go on. Panels count epochs from 1, so its `epoch 4` is epoch 3 of the code, of the metrics and of the pictures in this lesson, which all count from 0.
+#
 # ## The validator
 # To move validation out of the loop, write it as a function: a checkpoint comes in, metrics go out. Ray calls it in another process, perhaps on another machine. So it has to build its own model, load the weights, and read its own rows, which we put into the object store as one file.
-# Call `eval()` on the model, which matters as soon as it has dropout or batch normalization. The times are for a drawing.
+# Call `eval()` on the model, which matters as soon as it has dropout or batch normalization.
 
 # %%
 import io
@@ -136,13 +136,11 @@ def validation_rows():
 
 # %%
 def validate(checkpoint):
-    began = time.time()
     model = make_model().eval()
     with checkpoint.as_directory() as folder:
         state = torch.load(f"{folder}/state.pt", weights_only=True)
     model.load_state_dict(state["model"])
-    found = my_loop.accuracy(model, SlowRows(*validation_rows()))
-    return {"val_accuracy": found, "began": began, "ended": time.time()}
+    return {"val_accuracy": my_loop.accuracy(model, SlowRows(*validation_rows()))}
 
 
 # %% [markdown]
@@ -165,7 +163,7 @@ assert abs(tried["val_accuracy"] - result.metrics["accuracy"]) < 1e-3
 # - Rank 0, which has the checkpoint, reports `validation=True`, and Ray then calls the validator with it.
 # - `CheckpointUploadMode.ASYNC` makes `report` return at once, while a separate thread uploads the checkpoint. When the upload is done, Ray deletes the folder. Don't delete it yourself, and don't use a `TemporaryDirectory`: the upload may still be reading from it.
 #
-# As in lesson 03b, the checkpoint has the weights *without* the wrapper; otherwise a validator with a plain model couldn't load them. The loop also keeps a diary: when each epoch began and ended.
+# As in lesson 03b, the checkpoint has the weights *without* the wrapper; otherwise a validator with a plain model couldn't load them.
 
 # %%
 import tempfile
@@ -190,15 +188,12 @@ def train_async(config):
     model = prepare_model(config["make_model"]())
     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
     loader = prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"], shuffle=True))
-    epochs = []
     for epoch in range(config["epochs"]):
-        began = time.time()
         for x, y in loader:
             loss = cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        epochs.append((began, time.time()))
         checkpoint = checkpoint_of(model, epoch)
         ray.train.report(
             {"epoch": epoch, "loss": loss.item()},
@@ -206,7 +201,6 @@ def train_async(config):
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
             validation=checkpoint is not None,
         )
-    return epochs
 
 
 # %% [markdown] tags=["instructor"]
@@ -235,46 +229,39 @@ validation = ValidationConfig(fn=validate, task_config=ValidationTaskConfig(time
 result = run("06-async", train_async, validation)
 
 # %% [markdown]
-# Here are the diary and the validator's notes, as bars:
+# The last figure in the panel shows both as bars, and they overlap: while the second epoch trains, the checkpoint of the first is validated. What is the gain? We measure both runs in the same way, from the first step until `fit()` returned:
 
 # %%
-import matplotlib.pyplot as plt
+import pandas
 
-epochs = result.return_value
-validations = sorted((metrics["began"], metrics["ended"]) for _, metrics in result.best_checkpoints)
-start = epochs[0][0]
-figure, axes = plt.subplots(figsize=(9, 1.4))
-for row, bars, colour in ((0, validations, "orange"), (1, epochs, "tab:blue")):
-    spans = [(began - start, ended - began) for began, ended in bars]
-    axes.broken_barh(spans, (row, 0.8), color=colour, edgecolor="white")
-axes.set_yticks([0.4, 1.4], ["validate", "train"])
-_ = axes.set_xlabel("seconds")
-
-# %% [markdown]
-# The rows overlap: while epoch 1 trains, the checkpoint of epoch 0 is validated. Here is the gain, from the first step to the last metric:
-
-# %%
-total_async = validations[-1][1] - start
-idle = sum(after[0] - before[1] for before, after in zip(epochs, epochs[1:], strict=False))
-print(f"inside the loop: {total_inline:.1f} s, {inline['between epochs']:.1f} s of them between epochs")
-print(f"asynchronous:    {total_async:.1f} s, {idle:.1f} s of them between epochs")
+table = {}
+for name in ("06-inline", "06-async"):
+    record = runs.latest(name)
+    after_start = record.seconds_total - record.seconds["start"]
+    table[name] = {"after the start": after_start, "between epochs": record.seconds["between epochs"]}
+pandas.DataFrame(table).round(1)
 
 # %% tags=["claim"]
-assert idle < inline["between epochs"] / 2
-if sum(ended - began for began, ended in epochs) < 1.2 * training:  # else the cores were busy
-    assert total_async < total_inline
+once, alongside_it = runs.latest("06-inline").seconds, runs.latest("06-async").seconds
+assert alongside_it["between epochs"] < once["between epochs"] / 2
+trained = [part["data"] + part["training"] for part in (once, alongside_it)]
+if trained[1] < 1.2 * trained[0]:  # else the cores were busy
+    assert table["06-async"]["after the start"] < table["06-inline"]["after the start"]
 assert [metrics["epoch"] for _, metrics in result.best_checkpoints] == [0, 1, 2, 3]
 assert all("val_accuracy" in metrics for _, metrics in result.best_checkpoints)
 
 # %% [markdown] tags=["instructor"]
-# **The last metrics come after the last step.** `fit()` waits for validations that are still pending. Point to the last bar of the drawing.
+# **The last metrics come after the last step.** `fit()` waits for validations that are still pending. Point to the last bar in the panel.
 
 # %% [markdown]
-# The loop hardly waits any more, and the whole run is shorter. But it has a price. A validation is a task in another process, which has to start, load the model and read the rows, and Ray looks for finished validations only once a second. So a metric arrives later than it would in the loop. And our
+# The loop hardly waits between epochs any more, and so the whole run is shorter. But not waiting has a price. A validation is a task in another process, which has to start, load the model and read the rows, and Ray looks for finished validations only once a second. So a metric arrives later than it would in the loop. And our
 # gain depends on a CPU that is idle while the "GPU" trains. If validation and training compete for the same processor, both get slower, and you gain nothing: give validation another core, a smaller GPU, or a cheaper machine.
 #
+# After a crash, asynchronous uploads can cost more, too. Ray restarts from the latest checkpoint whose upload is complete, so epochs that were trained while older checkpoints were still on their way are trained again. When we crashed a run with very short epochs in epoch 3, it restarted with epoch 1: two finished epochs were
+# lost, where synchronous uploads lose at most one.
+#
 # ## When validations are slower than epochs
-# In the drawing above a validation fits into an epoch. If it doesn't, the checkpoints form a queue, because Ray runs one validation at a time:
+# In the panel above a validation fits into an epoch. If it doesn't, the checkpoints form a queue, because Ray runs one validation at a time:
 #
 # ![four epochs of one minute and validations of two: each checkpoint waits longer than the one before, and fit() returns when the last one is validated](images/queue.svg)
 #
@@ -310,12 +297,12 @@ check("06-1", inside, alongside)
 # the first checkpoint on, so the length of the training no longer matters, only that of the first epoch.
 
 # %% [markdown]
-# With the numbers from the beginning, 30 epochs of 20 minutes and validations of 5, your functions return 750 minutes inside the loop, and 605 asynchronously. If your validations always finish late, validate less often, on fewer rows, or with more resources.
+# Take the epochs of 20 minutes and the validations of 5 from the beginning, and let the run have 30 epochs. Then your functions return 750 minutes inside the loop, and 605 asynchronously. If your validations always finish late, validate less often, on fewer rows, or with more resources.
 #
 # ## What a validation needs
 # By default, Ray reserves one CPU and no GPU for a validation. Two things follow from that.
 #
-# - It needs a *free* CPU. If the workers hold all of them, the validation waits, and its timeout runs: the clock starts when Ray submits the task. Then every validation times out until the training has ended. So leave one CPU free.
+# - It needs a *free* CPU. If the workers hold all of them, the validation waits, and its timeout runs: the clock starts when Ray submits the task. While the workers hold all CPUs, every validation times out. So leave one CPU free.
 # - A GPU has to be asked for, with `ValidationConfig(ray_remote_kwargs={"num_gpus": 1})`, and used: the validator has to move the model and each batch there.
 #
 # ## When a validation fails
@@ -355,8 +342,6 @@ known = moody_run.return_value
 reveal("06-d", "return a result")
 
 # %%
-import pandas
-
 pandas.DataFrame([{**one.metrics, "status": one.status.name} for one in known])
 
 # %% tags=["claim"]
@@ -376,20 +361,20 @@ assert ["val_accuracy" in one.metrics for one in known] == [True, False, False]
 # run's controller, the process that drives the run; the panel shows it.
 #
 # There's one exception, and it's the dangerous one: a validator whose *process* dies, for example because memory runs out, does end the run. Ray tries it three more times, and then the *training* fails. So leave it some memory. If the run itself is killed while validations are pending, a run with the same
-# name resumes those validations, and also the training, if its checkpoints have all that lesson 03b saves. The ones here have only what a validator needs.
+# name resumes those validations. It resumes the training as well, if the loop loads the latest checkpoint, as in lesson 03b. The loops of this lesson don't; the script under *Without the lab* does both.
 
 # %% [markdown]
 # ### Exercise 06-2 ★★★ · Not after every epoch
-# Write a loop for *two* workers. It trains `make_model()` on `config["rows"]` for `config["epochs"]` epochs, 32 rows of each worker per step. After each epoch it reports `{"epoch": epoch}` with a checkpoint that `validate` could load, and doesn't wait for the upload. The value of `validation` is `False`, `True`, or a `ValidationTaskConfig` for this one
+# Write a loop for *two* workers that trains as `train_async` does, with the same keys in its `config`: the model, the rows, the optimizer, the number of epochs and the rows of each worker in a step. After each epoch it reports `{"epoch": epoch}` with a checkpoint that `validate` could load, and doesn't wait for the upload. The value of `validation` is `False`, `True`, or a `ValidationTaskConfig` for this one
 # checkpoint, and should follow this table:
 #
 # | epoch | validation |
 # |---|---|
 # | the last one, whatever its number | all rows: `fn_kwargs={"rows": None}` |
-# | each third one before it: 2, 5, … | a sample: `fn_kwargs={"rows": 1000}` |
+# | epochs 2, 5, 8, …, unless they are the last | a sample: `fn_kwargs={"rows": 1000}` |
 # | all others | none |
 #
-# Epochs count from 0, as everywhere in this lesson. Give each config a `timeout_s`, because it doesn't inherit the trainer's. Who has no checkpoint can't ask for a validation. The check runs the loop on the cluster, for five epochs and for three, with a validator of its own.
+# Epochs count from 0, as everywhere in this lesson but in panels. Give each config a `timeout_s`, because it doesn't inherit the trainer's. A rank that passes no checkpoint passes `validation=False`. The check runs the loop on the cluster, for five epochs and for three, with a model, rows and a validator of its own, and compares the weights with those of one process.
 
 
 # %%
@@ -401,9 +386,9 @@ def train_sparsely(config): ...  # your answer
 #
 # ```python
 # def train_sparsely(config):
-#     model = prepare_model(make_model())
-#     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-#     loader = prepare_data_loader(DataLoader(config["rows"], batch_size=32))
+#     model = prepare_model(config["make_model"]())
+#     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
+#     loader = prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"]))
 #     for epoch in range(config["epochs"]):
 #         for x, y in loader:
 #             loss = cross_entropy(model(x), y)
@@ -424,9 +409,9 @@ def train_sparsely(config): ...  # your answer
 
 # %% tags=["solution"]
 def train_sparsely(config):
-    model = prepare_model(make_model())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    loader = prepare_data_loader(DataLoader(config["rows"], batch_size=32))
+    model = prepare_model(config["make_model"]())
+    optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
+    loader = prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"]))
     for epoch in range(config["epochs"]):
         for x, y in loader:
             loss = cross_entropy(model(x), y)
@@ -514,7 +499,7 @@ else:
 
 # %% [markdown]
 # ### Exercise 06-3 ★★ · Fix this validator
-# Here is a validator for a network with dropout. It's too large to send, it returns a different number each time, and Ray can't use what it returns. Find the three causes, and return a plain number, from `.item()`, as
+# Here is a validator for a network with dropout. It's too large to send, the accuracy that it finds is far below what `validate` found for the same checkpoint, and Ray can't use what it returns. Find the three causes, and return a plain number, from `.item()`, as
 # `{"val_accuracy": …}`. The check runs it twice, in a Ray task on your last checkpoint.
 
 
@@ -541,8 +526,16 @@ def fixed_validator(checkpoint):
 # %%
 check("06-3", fixed_validator, result)
 
+# %% tags=["claim"]
+with result.checkpoint.as_directory() as folder:
+    net = make_model()
+    net.load_state_dict(torch.load(f"{folder}/state.pt", weights_only=True)["model"])
+x, y = valid.tensors
+with_dropout = (torch.nn.Sequential(torch.nn.Dropout(0.5), net)(x).argmax(dim=1) == y).float().mean().item()
+assert with_dropout < result.metrics["val_accuracy"] - 0.05
+
 # %% [markdown] tags=["instructor"]
-# **Each fix of 06-3 brings a new message.** The check looks at the size first, then at what the function returns, then at whether two runs agree.
+# **Each fix of 06-3 brings a new message.** The check looks at the size first, then at what the function returns, then at whether two runs agree and find what `validate` found. `make_model` sets the seed, so dropout drops the same pixels each time; the number is only too low.
 
 # %% [markdown]
 # ## The best model
@@ -589,6 +582,7 @@ check("06-4", best_of)
 # - With `validation=True` and asynchronous uploads the loop doesn't wait. With a `timeout_s`, `fit()` doesn't wait forever.
 # - You gain time if something would otherwise be idle. If validations are slower than epochs, they form a queue, and its length decides when the run is over.
 # - A validation reserves one CPU and no GPU, unless you ask for more. The time that it waits for a free place counts toward its timeout.
+# - After a crash, epochs whose checkpoints weren't uploaded yet are trained again.
 # - A validator that raises or hangs doesn't fail the training, but one whose process dies does. Look at the statuses before you trust a table with gaps.
 # - Whatever the validator names and doesn't create is pickled with it, and `fn_kwargs` may hold only JSON values.
 #
@@ -600,7 +594,7 @@ check("06-4", best_of)
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The same kind of run as a script in plain Ray and PyTorch, for any number of workers:
+# The same kind of run as a script in plain Ray and PyTorch, for any number of workers. It combines this lesson with 03b: it validates asynchronously *and* resumes, so this is the one to start your own project from. It's the file `notebooks/plain/06_async_validation.py`; to run it elsewhere, copy `datasets/digits.parquet`, too, and change the line that begins with `DIGITS`.
 
 # %% [markdown] tags=["links"]
 # ## Official pages

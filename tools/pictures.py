@@ -312,8 +312,8 @@ def timeline(d: Drawing) -> None:
     d.box(110, 108, 150, 38, "imports, connects")
     d.box(110, 168, 150, 38, "imports, connects")
     d.text(110, 34, "start", style="b")
-    d.text(270, 34, "epoch 1", style="b")
-    d.text(506, 34, "epoch 2", style="b")
+    d.text(270, 34, "epoch 0", style="b")
+    d.text(506, 34, "epoch 1", style="b")
     d.arrow((110, 252), (740, 252))
     d.text(20, 256, "time", style="n")
 
@@ -322,20 +322,22 @@ def timeline(d: Drawing) -> None:
 def hang(d: Drawing) -> None:
     """A run that hangs.
 
-    Two ranks make the steps of two epochs. Then rank 0 leaves the loop, because its model is good enough.
-    Rank 1 starts epoch 3 and waits in backward for gradients that never come, until the process group
-    gives up and the run fails.
+    Two ranks make the steps of epochs 0 and 1. While rank 0 tests the model, rank 1 waits for it in the next
+    epoch. Then rank 0 leaves the loop, because its model is good enough. Rank 1 waits in the backward of
+    epoch 2 for gradients that never come, until the process group gives up and the run fails.
     """
     for top, name in ((48, "rank 0"), (108, "rank 1")):
         d.text(20, top + 24, name, style="b", room=90)
-    for number, left in ((1, 110), (2, 270)):
+    for number, left in ((0, 110), (1, 270)):
         d.text(left, 34, f"epoch {number}", style="b")
         d.box(left, 48, 84, 38, "steps")
         d.box(left + 86, 48, 64, 38, "test", kind="data")
         d.box(left, 108, 84, 38, "steps")
-    d.text(430, 34, "epoch 3", style="b")
-    d.box(430, 48, 130, 38, "returns", kind="stop")
-    d.box(430, 108, 240, 38, "waits in backward()", kind="stop")
+    d.box(196, 108, 64, 38, "waits", kind="stop")
+    d.text(430, 34, "epoch 2", style="b")
+    d.line((422, 40), (422, 92), dashed=True)
+    d.text(430, 72, "rank 0 has returned", style="n")
+    d.box(356, 108, 314, 38, "waits in backward()", kind="stop")
     d.line((671, 40), (671, 154), dashed=True)
     d.text(671, 172, "timeout", style="n", anchor="middle")
     d.arrow((110, 200), (740, 200))

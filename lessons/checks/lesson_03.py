@@ -108,7 +108,7 @@ def _over_ranks(accuracy_on_all_ranks: Any) -> None:
     config = {"measure": accuracy_on_all_ranks, "batches": _BATCHES}
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    trainer = partial(TorchTrainer, torch_config=TorchConfig(timeout_s=15))
+    trainer = partial(TorchTrainer, torch_config=TorchConfig(timeout_s=10))
     try:
         result, _ = run_loop(_measured, config, num_workers=2, trainer=trainer, name=name)
     except Wrong as error:
@@ -151,20 +151,18 @@ def _over_ranks(accuracy_on_all_ranks: Any) -> None:
     "`prepare_model`, `get_world_size`, `prepare_data_loader`; `.module` of the wrapper is the plain model.",
     '`config["global_batch"] // ray.train.get_context().get_world_size()`, `prepare_data_loader(loader)`, '
     'and `getattr(model, "module", model).state_dict()`.',
-    seconds=90,
+    seconds=45,
     stuck="a rank waits for the others: does each of them call `ray.train.report`?",
 )
 def _blanks(train_blanks: Any) -> None:
     """A loop over ``config["rows"]`` that saves weights.pt, against the training of one process."""
     if _has_dots(train_blanks):
         raise NotAttempted
-    rows = _random_rows()
+    read: list[int] = []
+    rows = _random_rows(read)
     config, name = {"rows": rows, "global_batch": _BATCH}, "train_blanks"
     _, reports = run_loop(train_blanks, config, name=name, remarks=_REMARKS)
-    if _gap(rows, _BATCH, _weights_of(reports, "in one process")) > 1e-4:
-        raise Wrong(
-            "in one process, the weights in the checkpoint differ from those that a run on all rows ends with"
-        )
+    _as_in_one_process(rows, _weights_of(reports, "in one process"), read[:])
     _, reports = run_loop(_on_its_own_part(train_blanks), config, num_workers=2, name=name, remarks=_REMARKS)
     weights = _weights_of(reports, "with two workers")
     if any(value.isnan().any() for value in weights.values()):
@@ -222,13 +220,37 @@ def _has_dots(function: Any) -> bool:
     return any(isinstance(line, ast.Constant) and line.value is ... for line in lines)
 
 
-def _random_rows() -> Any:
+def _random_rows(read: list[int]) -> Any:
+    """A data set that appends the number of each row that is read to `read`."""
     import torch
     from torch.utils.data import TensorDataset
 
+    class Read(TensorDataset):
+        def __getitem__(self, row: int) -> Any:
+            read.append(row)
+            return super().__getitem__(row)
+
     numbers = torch.Generator().manual_seed(0)
     images = torch.rand(_ROWS, 28, 28, generator=numbers)
-    return TensorDataset(images, torch.randint(10, (_ROWS,), generator=numbers))
+    return Read(images, torch.randint(10, (_ROWS,), generator=numbers))
+
+
+def _as_in_one_process(rows: Any, weights: dict[str, Any], read: list[int]) -> None:
+    """Require the `weights` of updates that use `_BATCH` rows each, in their order."""
+    if _gap(rows, _BATCH, weights) <= 1e-4:
+        return
+    if read != sorted(read):
+        raise Wrong(
+            "in one process, the rows are shuffled, and the check compares runs that keep their order"
+        )
+    if _gap(rows, _BATCH // 2, weights) < 1e-4:
+        raise Wrong(
+            "in one process, an update uses half of the global batch: "
+            "divide it by the number of workers, whatever that is"
+        )
+    raise Wrong(
+        "in one process, the weights in the checkpoint differ from those that a run on all rows ends with"
+    )
 
 
 def _weights_of(reports: list[tuple[dict, Any]], where: str) -> dict[str, Any]:

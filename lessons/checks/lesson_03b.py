@@ -16,7 +16,10 @@ LESSON = Lesson("03b", "Checkpoints, hangs, restarts")
 _REMARKS = {
     "no attribute 'module'": "with one worker there is no wrapper, so the model has no `.module`",
     '"module.': "`model` is the wrapper; load into the model inside it",
+    "'NoneType' object has no attribute": "a new run has no checkpoint: `get_checkpoint()` returns None",
     "Timed out waiting": "one rank leaves the loop, and the other waits for its gradients",
+    "group has not been initialized": "with `num_workers=0` there is no process group, so a call such "
+    "as `all_reduce` raises: ask `get_world_size()` first, or do without it",
 }
 
 
@@ -36,14 +39,21 @@ def _together(train_together: Any) -> None:
     require_no_dots(train_together)
     expect_function(train_together, "train_together")
     options = {"name": "train_together", "trainer": _impatient_trainer()}
-    idle, trained, seen = _returned(_idle_and_trained, {"loop": train_together}, **options)
-    for epochs in (idle, trained):
-        if not isinstance(epochs, int):
-            raise Wrong(f"the loop returns {describe(epochs)}; the number of its epochs is expected")
+    idle, trained, epochs, seen = _returned(_idle_and_trained, {"loop": train_together}, **options)
+    for found in (idle, trained):
+        if not isinstance(found, int):
+            raise Wrong(f"the loop returns {describe(found)}; the number of its epochs is expected")
+    if idle == 9:
+        raise Wrong(
+            "with a model that learns nothing it returns 9, and 10 epochs are expected: "
+            "does it stop early, or does it return the number of the last epoch, counted from 0?"
+        )
     if idle != 10:
         raise Wrong(f"it stops after {idle} epochs of a model that learns nothing: what does it look at?")
-    if trained >= 10:
-        raise Wrong("it doesn't hang, but it returns 10: stop early, and return the number of epochs trained")
+    if epochs >= 10:
+        raise Wrong("it doesn't hang, but it trains all 10 epochs: stop early")
+    if trained != epochs:
+        raise Wrong(f"it trains {epochs:g} epochs and returns {trained}: return the number of epochs trained")
     try:
         _returned(_with_worse_rows, {"loop": train_together, "seen": seen}, **options)
     except Wrong:
@@ -51,6 +61,7 @@ def _together(train_together: Any) -> None:
             "each rank judges the model by other rows, and nothing makes them agree: "
             "that they stopped together was luck"
         ) from None
+    run_loop(train_together, {}, name="train_together", remarks=_REMARKS)  # any number of workers: here none
 
 
 @LESSON.exercise(
@@ -90,29 +101,39 @@ def _returned(*args: Any, **options: Any) -> Any:
 
 
 def _impatient_trainer() -> Callable:
-    """A TorchTrainer whose ranks wait for each other for 20 seconds, and not for half an hour."""
+    """A TorchTrainer whose ranks wait for each other for 10 seconds, and not for half an hour."""
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    return partial(TorchTrainer, torch_config=TorchConfig(timeout_s=20))
+    return partial(TorchTrainer, torch_config=TorchConfig(timeout_s=10))
 
 
-def _idle_and_trained(config: dict) -> tuple[Any, Any, set[int]]:
+def _idle_and_trained(config: dict) -> tuple[Any, Any, float, set[int]]:
     """What the loop returns if no optimizer changes a weight; and what if they do, unless that was not 10.
 
-    In the second case also the rows that the models of this rank have seen.
+    Then also how many epochs the second case had, by its optimizer's steps, and the rows that the models of
+    this rank have seen in it.
     """
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: optimizer.zero_grad())
+    steps = 0
+
+    def count(optimizer: Any, *_: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if is_idle:
+            optimizer.zero_grad()
+
+    hook, is_idle, seen = register_optimizer_step_pre_hook(count), True, set()
     try:
         idle = config["loop"]({})
+        if idle != 10:  # a rank that left early would disturb the others
+            return idle, 0, 0.0, seen
+        steps_of_10, steps, is_idle = steps, 0, False
+        with _outputs(lambda rows, output: seen.update(rows)):
+            trained = config["loop"]({})
+        return idle, trained, 10 * steps / max(steps_of_10, 1), seen
     finally:
         hook.remove()
-    if idle != 10:  # a rank that left early would disturb the others
-        return idle, 0, set()
-    seen: set[int] = set()
-    with _outputs(lambda rows, output: seen.update(rows)):
-        return idle, config["loop"]({}), seen
 
 
 def _with_worse_rows(config: dict) -> Any:

@@ -35,14 +35,16 @@ def _last_metric(inside: Any, alongside: Any) -> None:
             n * v: "the first of them cannot start before the first epoch is over",
             n * (t + v): "then nothing would overlap",
             t + n * v: "a validation that is shorter than an epoch waits for the next checkpoint",
+            n * v
+            + v: "the first validation waits for one epoch, and each of the others for the one before it",
         }
         returns(alongside, (n, t, v), outside, name="alongside", mistakes=near)
 
 
 @LESSON.exercise(
     "06-2 · Not after every epoch",
-    "Start from `train_async`. Three values of `validation` are possible: two kinds of `ValidationTaskConfig`, "
-    "and `False`.",
+    "Start from `train_async`; only `validation` changes. Three values are possible: two kinds of "
+    "`ValidationTaskConfig`, and `False`.",
     "Look at the last epoch first: it may be a third one as well. And which rank has the checkpoint?",
     '`ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=60)` where `epoch % 3 == 2`, unless it is the '
     "last epoch; `validation=validation if checkpoint else False`.",
@@ -50,37 +52,130 @@ def _last_metric(inside: Any, alongside: Any) -> None:
     stuck="a rank reports less often than the other, or a validation doesn't end",
 )
 def _sparse(train_sparsely: Any) -> None:
-    """Two runs on two workers, with a validator that returns the rows it was asked for and the saved names."""
+    """Two runs on two workers, with a validator that returns the rows it was asked for and the saved names.
+
+    The weights of each last checkpoint are compared with those of one process that trains on the rows which
+    the ranks have read, whatever their order.
+    """
     expect_function(train_sparsely, "train_sparsely")
     from labkit.train import reported_checkpoints
 
     wanted = {5: {2: 1000, 4: "all"}, 3: {2: "all"}}
-    config = {"runs": [{"epochs": epochs, "rows": _some_rows()} for epochs in wanted]}
+    given = {"make_model": _small_model, "batch_size": _BATCH, "lr": _RATE}
+    config = {"runs": [given | {"epochs": epochs} for epochs in wanted]}
     options = {"num_workers": 2, "trainer": _validating_trainer(), "name": "train_sparsely"}
     result, _ = run_loop(_noting(train_sparsely), config, remarks=_REMARKS, **options)
-    found = reported_checkpoints(result.path, result.filesystem)
-    if len(found) != sum(wanted):
-        raise Wrong(f"{len(found)} checkpoints were reported in 5 and 3 epochs")
-    for epochs, expected in wanted.items():
-        of_this_run, found = found[:epochs], found[epochs:]
-        for one in of_this_run:
+    reported = reported_checkpoints(result.path, result.filesystem)
+    if len(reported) != sum(wanted):
+        raise Wrong(f"{len(reported)} checkpoints were reported in 5 and 3 epochs")
+    of_runs = reported[:5], reported[5:]
+    for found, (epochs, expected) in zip(of_runs, wanted.items(), strict=True):
+        numbers = [one.metrics.get("epoch") for one in found]
+        if numbers != list(range(epochs)):
+            raise Wrong(f'the reported metric "epoch" is {numbers}, and should count 0 to {epochs - 1}')
+        for one in found:
             _same_rows(one, expected.get(one.metrics["epoch"]), epochs)
-    for which, fact in result.return_value:
+    for which, fact in result.return_value["wrong"]:
         raise Wrong(f"{which}: {fact}")
+    for found, epochs, read in zip(of_runs, wanted, result.return_value["read"], strict=True):
+        _dealt(read, epochs)
+        _trained(_saved_weights(found[-1].checkpoint), read)
 
 
+_ROWS, _BATCH, _RATE = 128, 32, 0.05  # of both workers together, and of one in a step
 # What Ray says of a likely mistake, and what to say of it instead.
 _REMARKS = {
     "Validation requires a checkpoint": "rank 1 asks for a validation, and has no checkpoint: only rank 0 asks",
     "attaches": "both ranks attach a checkpoint, and only rank 0 should",
+    "FileNotFoundError": "the checkpoint's folder was gone before its upload had ended: with ASYNC, "
+    "make it with `tempfile.mkdtemp()`, and let Ray remove it",
 }
 
 
-def _some_rows() -> Any:
+def _some_rows(read: list[int]) -> Any:
+    """A data set that appends the number of each row that is read to `read`."""
     import torch
     from torch.utils.data import TensorDataset
 
-    return TensorDataset(torch.rand(128, 1, 28, 28), torch.arange(128) % 10)
+    class Read(TensorDataset):
+        def __getitem__(self, row: int) -> Any:
+            read.append(row)
+            return super().__getitem__(row)
+
+    numbers = torch.Generator().manual_seed(0)
+    labels = torch.arange(_ROWS) % 10
+    return Read(torch.rand(_ROWS, 1, 28, 28, generator=numbers) + labels.view(-1, 1, 1, 1) / 10, labels)
+
+
+def _small_model() -> Any:
+    import torch
+
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+
+
+def _saved_weights(checkpoint: Any) -> dict[str, Any]:
+    import torch
+
+    with checkpoint.as_directory() as folder:
+        return torch.load(f"{folder}/state.pt", weights_only=True)["model"]
+
+
+def _dealt(read: list[list[int]], epochs: int) -> None:
+    """Require that the ranks, which have `read` these rows, have shared all rows in each epoch."""
+    if not all(read):
+        raise Wrong('no row of config["train"] was read: does the loop train, and on these rows?')
+    for epoch in range(epochs):
+        first, second = (
+            rows[len(rows) * epoch // epochs : len(rows) * (epoch + 1) // epochs] for rows in read
+        )
+        if set(first) & set(second):
+            raise Wrong("both workers train on the same rows: each of them needs a part of its own")
+        if len(first) + len(second) != _ROWS or len({*first, *second}) != _ROWS:
+            count = len(first) + len(second)
+            raise Wrong(f"in an epoch the workers read {count} rows, and there are {_ROWS}")
+
+
+def _trained(weights: dict[str, Any], read: list[list[int]]) -> None:
+    """Require the `weights` of one process that takes `_BATCH` rows of each rank in a step."""
+    from labkit.models.torch import parameter_distance
+
+    def ends_with(size: int, *ranks: list[int]) -> bool:
+        return parameter_distance(weights, _one_process(size, ranks)) < 1e-4
+
+    start = _small_model().state_dict()
+    if {name: one.shape for name, one in weights.items()} != {name: one.shape for name, one in start.items()}:
+        raise Wrong('the saved weights are not those of config["make_model"]()')
+    if ends_with(_BATCH, *read):
+        return
+    if parameter_distance(weights, start) < 1e-6:
+        raise Wrong(
+            'the saved weights are those that config["make_model"]() begins with: nothing was trained'
+        )
+    if ends_with(_BATCH, read[0]):
+        raise Wrong("rank 0 trained alone: the gradients were not averaged")
+    for size in (8, 16, 64):
+        if ends_with(size, *read):
+            raise Wrong(f"a step uses {size} rows of each worker, and {_BATCH} are asked for")
+    raise Wrong(
+        f"the saved weights are not those of one process with {2 * _BATCH} rows in a step: is the optimizer "
+        'as in train_async, with config["lr"]?'
+    )
+
+
+def _one_process(size: int, ranks: tuple[list[int], ...]) -> dict[str, Any]:
+    """The weights after steps that use the next `size` rows of each of the `ranks`."""
+    import torch
+
+    x, y = _some_rows([]).tensors
+    model = _small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=_RATE, momentum=0.9)
+    for start in range(0, len(ranks[0]), size):
+        rows = [row for rank in ranks for row in rank[start : start + size]]
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+    return model.state_dict()
 
 
 def _validating_trainer() -> Any:
@@ -113,12 +208,15 @@ def _same_rows(reported: Any, wanted: Any, epochs: int) -> None:
 
 
 def _noting(loop: Callable) -> Callable:
-    """The loop in several runs, which then return (epoch, what is wrong) of what rank 0 reports."""
+    """The loop in several runs.
 
-    def noting(config: dict) -> list[tuple[str, str]]:
+    They return {"wrong": (epoch, what is wrong) of what rank 0 reports, "read": by run and rank, rows}.
+    """
+
+    def noting(config: dict) -> dict[str, list]:
         import ray.train
 
-        wrong, report, epochs = [], ray.train.report, 0
+        wrong, every, report, epochs = [], [], ray.train.report, 0
         rank = ray.train.get_context().get_world_rank()
 
         def noted(metrics: dict, *args: Any, **options: Any) -> None:
@@ -135,11 +233,20 @@ def _noting(loop: Callable) -> Callable:
 
         with reports_to(loop, noted):
             for run in config["runs"]:
-                epochs = run["epochs"]
-                loop(run)
-        return wrong
+                epochs, read = run["epochs"], []
+                loop(run | {"train": _some_rows(read)})
+                every.append(_of_all_ranks(read))
+        return {"wrong": wrong, "read": every}
 
     return noting
+
+
+def _of_all_ranks(value: Any) -> list[Any]:
+    import torch
+
+    values: list[Any] = [None, None]
+    torch.distributed.all_gather_object(values, value)
+    return values
 
 
 def _rows_asked_for(checkpoint: Any, rows: Any = "default") -> dict[str, Any]:
@@ -152,14 +259,14 @@ def _rows_asked_for(checkpoint: Any, rows: Any = "default") -> dict[str, Any]:
 
 @LESSON.exercise(
     "06-3 · Fix this validator",
-    "Which names does the function use and not create? What does dropout do while a model is trained?",
+    "Which names does the function use and not create? What does dropout do to a model that isn't in `eval()`?",
     "Read the rows inside, as `validate` does. Call `.eval()`. And Ray expects a dict of metrics.",
     '`x, y = validation_rows()`, `model.eval()`, `.item()`, and `{"val_accuracy": …}` at the end.',
     seconds=90,
     stuck="the function waits for something in its process",
 )
 def _validator(fixed_validator: Any, result: Any) -> None:
-    """Runs twice in a task of the cluster: with dropout, two runs differ."""
+    """Runs twice in a task of the cluster: with dropout, two runs differ, or both find too little."""
     once, twice = (in_a_task(fixed_validator, result.checkpoint, name="fixed_validator") for _ in range(2))
     if not isinstance(once, dict) or "val_accuracy" not in once:
         raise Wrong(f'it returns {describe(once)}, and {{"val_accuracy": …}} is expected')
@@ -169,14 +276,18 @@ def _validator(fixed_validator: Any, result: Any) -> None:
         raise Wrong("two runs on the same checkpoint differ: dropout is still active")
     known = result.metrics["val_accuracy"]
     near = {known * 100: "a share from 0 to 1 is expected"}
-    close_to(once["val_accuracy"], known, abs=0.002, what="val_accuracy", mistakes=near)
+    lower = once["val_accuracy"] < known
+    reason = "too low: is dropout still active?" if lower else "too high: does it use all validation rows?"
+    otherwise = f"`validate` found {known:.3f} on all rows of this checkpoint. Yours is {reason}"
+    close_to(once["val_accuracy"], known, abs=0.002, what="val_accuracy", mistakes=near, otherwise=otherwise)
 
 
 @LESSON.exercise(
     "06-4 · The best of them",
     "Which of them have a `val_accuracy` that you can trust? Their `status` says so.",
     "First keep those with `ReportedCheckpointStatus.VALIDATED`, then choose the largest.",
-    "`max(…, key=lambda one: one.metrics['val_accuracy'], default=None)`; then its `checkpoint`.",
+    "`best = max(…, key=lambda one: one.metrics['val_accuracy'], default=None)`, and return "
+    "`best.checkpoint` only if there is a best one.",
 )
 def _best_of(best_of: Any) -> None:
     for rows, expected in (
@@ -185,6 +296,7 @@ def _best_of(best_of: Any) -> None:
         ([("VALIDATION_TIMEOUT", None), ("VALIDATED", 0.2), ("PENDING_VALIDATION", None)], 1),
         # A loop may report a value under that name, too: it is not a validated one.
         ([("VALIDATED", 0.6), ("VALIDATION_FAILED", 0.99)], 0),
+        ([("VALIDATED", 0.0), ("VALIDATION_FAILED", 0.3)], 0),
         ([("VALIDATION_FAILED", None), ("COMMITTED", None)], None),
     ):
         entries = [_reported(place, *row) for place, row in enumerate(rows)]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow.parquet
 import ray.train
 import torch
-from ray.train.torch import TorchTrainer, prepare_model
+from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+from torch.utils.data import DataLoader, TensorDataset
 
 DIGITS = Path(__file__).resolve().parents[2] / "datasets/digits.parquet"
 
@@ -18,6 +19,7 @@ DIGITS = Path(__file__).resolve().parents[2] / "datasets/digits.parquet"
 def train_loop(config):
     plain, model = config["model"], prepare_model(config["model"])  # with two workers, in DDP's wrapper
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loader = prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"]))
     first, checkpoint = 0, ray.train.get_checkpoint()
     if checkpoint:  # after a failure
         with checkpoint.as_directory() as folder:
@@ -26,8 +28,8 @@ def train_loop(config):
         optimizer.load_state_dict(state["optimizer"])
         first = state["epoch"] + 1
     for epoch in range(first, 6):
-        for batch in ray.train.get_dataset_shard("train").iter_torch_batches(batch_size=config["batch_size"]):
-            loss = torch.nn.functional.cross_entropy(model(batch["image"].float() / 255), batch["label"])
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -44,17 +46,18 @@ workers, gpu = int(os.environ.get("NUM_WORKERS", 2)), os.environ.get("USE_GPU") 
 storage = os.environ.get("STORAGE") or tempfile.mkdtemp()
 address = os.environ.get("RAY_ADDRESS", "local")  # a cluster of its own, even if one runs here
 ray.init(address, num_cpus=workers + 1 if address == "local" else None, log_to_driver=False)
-digits = pyarrow.parquet.read_table(DIGITS)
+table = pyarrow.parquet.read_table(DIGITS)
+x = torch.tensor(table["image"].combine_chunks().to_numpy_ndarray()) / 255
+y = torch.tensor(table["label"].to_numpy())
+train = TensorDataset(x[:1437], y[:1437])
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
 result = TorchTrainer(
     train_loop,
-    train_loop_config={"model": model, "batch_size": 128 // workers},
+    train_loop_config={"model": model, "train": train, "batch_size": 128 // workers},
     scaling_config=ray.train.ScalingConfig(num_workers=workers, use_gpu=gpu),
     run_config=ray.train.RunConfig(storage_path=storage, failure_config=ray.train.FailureConfig(2)),
-    datasets={"train": ray.data.from_arrow(digits[:1437])},
 ).fit()
 with result.checkpoint.as_directory() as folder:
     model.load_state_dict(torch.load(f"{folder}/state.pt", weights_only=True)["model"])
-images = torch.tensor(digits[1437:]["image"].combine_chunks().to_numpy_ndarray()) / 255
-right = model(images).argmax(dim=1).numpy() == digits[1437:]["label"].to_numpy()
+right = (model(x[1437:]).argmax(dim=1) == y[1437:]).float()
 print(f"accuracy {right.mean():.3f}, checkpoint {result.checkpoint.path}")

@@ -1,6 +1,7 @@
-"""Validate checkpoints alongside training with Ray Train: what lesson 06 does, in plain Ray.
+"""Validate checkpoints alongside training, and resume after a failure: lessons 03b and 06, in plain Ray.
 
-Reads NUM_WORKERS (1). Prints each checkpoint's metrics, those of the loop and those of the validator.
+Reads NUM_WORKERS (1), STORAGE (a folder or s3://bucket/prefix), RUN (a name: a run of that name and storage
+is resumed), EPOCHS (4). Prints the epoch that the loop started with, and each checkpoint's metrics.
 """
 
 import os
@@ -10,7 +11,9 @@ from pathlib import Path
 import pyarrow.parquet
 import ray.train
 import torch
-from ray.train.torch import TorchTrainer, prepare_model
+from ray.train import CheckpointUploadMode, FailureConfig, RunConfig, ValidationConfig, ValidationTaskConfig
+from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+from torch.utils.data import DataLoader, TensorDataset
 
 DIGITS = Path(__file__).resolve().parents[2] / "datasets/digits.parquet"
 
@@ -26,35 +29,49 @@ def build_model():
 
 
 def train_loop(config):
-    rank, world = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
-    x, y = load_digits(slice(rank, 1437 // world * world, world))  # equally many rows for each
-    plain = build_model()  # saved without DDP's wrapper, which renames the weights
+    plain, first, checkpoint = build_model(), 0, ray.train.get_checkpoint()
     model, optimizer = prepare_model(plain), torch.optim.Adam(plain.parameters(), lr=0.005)
-    for epoch in range(4):
-        for rows in torch.randperm(len(y)).split(64 // world):
-            loss = torch.nn.functional.cross_entropy(model(x[rows]), y[rows])
+    rows = TensorDataset(*load_digits(slice(1437)))
+    loader = prepare_data_loader(DataLoader(rows, batch_size=config["batch_size"], shuffle=True))
+    if checkpoint:  # after a failure, or if a run of this name is there
+        with checkpoint.as_directory() as folder:
+            state = torch.load(f"{folder}/state.pt", weights_only=True)
+        plain.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["epoch"] + 1
+    for epoch in range(first, config["epochs"]):
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(epoch)
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        checkpoint, metrics = None, {"epoch": epoch, "loss": loss.item()}
-        if rank == 0:
+        checkpoint, how = None, {"checkpoint_upload_mode": CheckpointUploadMode.ASYNC}
+        if ray.train.get_context().get_world_rank() == 0:
             folder = tempfile.mkdtemp()  # Ray removes it after the upload
-            torch.save(plain.state_dict(), f"{folder}/model.pt")
-            checkpoint = ray.train.Checkpoint.from_directory(folder)
-        how = {"checkpoint_upload_mode": ray.train.CheckpointUploadMode.ASYNC, "validation": rank == 0}
-        ray.train.report(metrics, checkpoint=checkpoint, **how)
+            state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+            torch.save(state, f"{folder}/state.pt")
+            checkpoint, how["validation"] = ray.train.Checkpoint.from_directory(folder), True
+        ray.train.report({"epoch": epoch, "loss": loss.item()}, checkpoint=checkpoint, **how)
+    return first
 
 
 def validate(checkpoint):
-    model, (x, y) = build_model(), load_digits(slice(1437, None))
+    model, (x, y) = build_model().eval(), load_digits(slice(1437, None))
     with checkpoint.as_directory() as folder:
-        model.load_state_dict(torch.load(f"{folder}/model.pt", weights_only=True))
-    return {"val_accuracy": (model.eval()(x).argmax(dim=1) == y).float().mean().item()}
+        model.load_state_dict(torch.load(f"{folder}/state.pt", weights_only=True)["model"])
+    return {"val_accuracy": (model(x).argmax(dim=1) == y).float().mean().item()}
 
 
-workers = int(os.environ.get("NUM_WORKERS", 1))
-ray.init("local", num_cpus=workers + 1)  # one CPU is for validations; fit() waits a minute for each at most
-validation = ray.train.ValidationConfig(fn=validate, task_config=ray.train.ValidationTaskConfig(timeout_s=60))
-scaling = ray.train.ScalingConfig(num_workers=workers)
-result = TorchTrainer(train_loop, scaling_config=scaling, validation_config=validation).fit()
+workers, storage = int(os.environ.get("NUM_WORKERS", 1)), os.environ.get("STORAGE") or tempfile.mkdtemp()
+ray.init("local", num_cpus=workers + 1, log_to_driver=False)  # one CPU is for validations
+result = TorchTrainer(
+    train_loop,
+    train_loop_config={"epochs": int(os.environ.get("EPOCHS", 4)), "batch_size": 64 // workers},
+    scaling_config=ray.train.ScalingConfig(num_workers=workers),
+    run_config=RunConfig(name=os.environ.get("RUN"), storage_path=storage, failure_config=FailureConfig(2)),
+    validation_config=ValidationConfig(fn=validate, task_config=ValidationTaskConfig(timeout_s=60)),
+).fit()
+print("started with epoch", result.return_value)
 print(*(metrics for _, metrics in result.best_checkpoints), sep="\n")

@@ -18,6 +18,8 @@ CHANGED = {
         ({"prepare_model(cnn(seed=0))": "cnn(seed=0)"}, "gradients were not averaged"),
         ({"loader = prepare_data_loader(": "loader = ("}, "all rows instead of its own part"),
         ({" // ray.train.get_context().get_world_size()": ""}, "twice the global batch"),
+        ({"ray.train.get_context().get_world_size()": "2"}, "an update uses half of the global batch"),
+        ({"batch_size=size": "batch_size=size, shuffle=True"}, "the rows are shuffled"),
         ({"get_world_rank() == 0": "get_world_rank() < 0"}, "no report came with a checkpoint"),
         (
             {"if ray.train.get_context().get_world_rank() == 0": "if True"},

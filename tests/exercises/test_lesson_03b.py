@@ -98,12 +98,20 @@ def by_its_own_loss(rank, model, loss):
 
 
 def by_the_mean(rank, model, loss):
-    total = torch.tensor(accuracy(model, rows_of(rank)))
-    torch.distributed.all_reduce(total)
-    return total.item() / 2 > 0.9
+    total, workers = torch.tensor(accuracy(model, rows_of(rank))), ray.train.get_context().get_world_size()
+    if workers > 1:
+        torch.distributed.all_reduce(total)
+    return total.item() / workers > 0.9
 
 
 def by_rank_0(rank, model, loss):
+    stop = torch.tensor(float(rank == 0 and accuracy(model, rows_of(2)) > 0.9))
+    if ray.train.get_context().get_world_size() > 1:
+        torch.distributed.broadcast(stop, 0)
+    return bool(stop)
+
+
+def by_rank_0_of_several(rank, model, loss):
     stop = torch.tensor(float(rank == 0 and accuracy(model, rows_of(2)) > 0.9))
     torch.distributed.broadcast(stop, 0)
     return bool(stop)
@@ -112,7 +120,13 @@ def by_rank_0(rank, model, loss):
 SAID = {
     "03-2": [
         (stops(lambda rank, epoch, model: epoch == 2), "stops after 3 epochs of a model that learns nothing"),
-        (stops(lambda rank, epoch, model: False), "it returns 10"),
+        (stops(lambda rank, epoch, model: False), "it trains all 10 epochs: stop early"),
+        (stops(lambda rank, epoch, model: False, epochs=9), "returns 9, and 10 epochs are expected"),
+        (
+            stops(lambda rank, epoch, model: sure(model), answer=lambda epoch: epoch),
+            "epochs and returns",
+        ),
+        (judged(by_rank_0_of_several), "with `num_workers=0` there is no process group"),
         (stops(lambda rank, epoch, model: sure(model), answer=lambda epoch: None), "epochs is expected"),
         (
             judged(lambda rank, model, loss: rank == 0 and common(rank, model, loss)),
@@ -147,6 +161,7 @@ CHANGED = {
         ({PLAIN: "model.module"}, "with one worker there is no wrapper"),
         ({PLAIN: "model"}, "is the wrapper; load into the model inside it"),
         ({"checkpoint is None": "True"}, "starts from scratch"),
+        ({"    if checkpoint is None:\n        return 0\n": ""}, "a new run has no checkpoint"),
     ],
 }
 

@@ -1,18 +1,32 @@
 """The exercises of lesson 06: what is said of a mistake."""
 
+import sys
+import tempfile
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import ray.train
+import torch
+from ray import cloudpickle
 from ray.train import CheckpointUploadMode, ReportedCheckpointStatus
 
 from labkit.exercises import check, registry
 from labkit.exercises.answers import Wrong
 from labkit.exercises.running import learners_errors
-from verdicts import Runs, replaced, verdicts
+from verdicts import Runs, changes, replaced, solution, verdicts
 
 lesson_06 = registry.load("06")
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this module
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """The answers of a test train nothing, and that is not what it is about."""
+    monkeypatch.setattr(lesson_06, "_dealt", lambda *args: None)
+    monkeypatch.setattr(lesson_06, "_trained", lambda *args: None)
+    monkeypatch.setattr(lesson_06, "_saved_weights", lambda *args: {})
+    monkeypatch.setattr(lesson_06, "_of_all_ranks", lambda value: [value, value])
 
 
 def inside(n, t, v):
@@ -28,7 +42,8 @@ def reported(*pairs):
     entries = []
     for epoch, (status, rows) in enumerate(pairs):
         metrics = {"epoch": epoch} | ({} if rows is None else {"rows": rows})
-        entries.append(SimpleNamespace(status=SimpleNamespace(name=status), metrics=metrics))
+        one = {"status": SimpleNamespace(name=status), "metrics": metrics, "checkpoint": None}
+        entries.append(SimpleNamespace(**one))
     return entries
 
 
@@ -49,12 +64,23 @@ FIVE, THREE = (NO, NO, SOME, NO, ALL), (NO, NO, ALL)
         (THREE, THREE, "6 checkpoints were reported in 5 and 3 epochs"),
     ],
 )
-def test_not_after_every_epoch(five, three, said, monkeypatch):
-    result = SimpleNamespace(path="", filesystem=None, return_value=[])
+def test_not_after_every_epoch(five, three, said, untrained, monkeypatch):
+    result = SimpleNamespace(path="", filesystem=None, return_value={"wrong": [], "read": [[], []]})
     monkeypatch.setattr(lesson_06, "run_loop", lambda *args, **options: (result, []))
     found = reported(*five) + reported(*three)
     monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: found)
     assert said in repr(check("06-2", lambda config: 1))
+
+
+def test_reported_epochs_count_from_0(untrained, monkeypatch):
+    monkeypatch.setattr(
+        lesson_06, "run_loop", lambda *args, **options: (SimpleNamespace(path="", filesystem=None), [])
+    )
+    found = reported(*FIVE) + reported(*THREE)
+    for one in found:
+        one.metrics["epoch"] += 1
+    monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: found)
+    assert "is [1, 2, 3, 4, 5], and should count 0 to 4" in repr(check("06-2", lambda config: 1))
 
 
 def sparsely(timeout=9, mode=CheckpointUploadMode.ASYNC, ranks=(0,), asks=(0,)):
@@ -86,7 +112,7 @@ def sparsely(timeout=9, mode=CheckpointUploadMode.ASYNC, ranks=(0,), asks=(0,)):
         (sparsely(asks=(0, 1)), "only rank 0 asks"),
     ],
 )
-def test_what_a_rank_reports(answer, said, monkeypatch):
+def test_what_a_rank_reports(answer, said, untrained, monkeypatch):
     """Without the engine: rank 1 calls the loop, then rank 0."""
     committed = reported(*FIVE) + reported(*THREE)
 
@@ -114,6 +140,82 @@ def test_a_checkpoint_with_the_wrappers_names():
         lesson_06._same_rows(one, "all", 1)
 
 
+def checkpoint_of(model, epoch):
+    if ray.train.get_context().get_world_rank() != 0:
+        return None
+    folder = tempfile.mkdtemp()
+    torch.save({"model": getattr(model, "module", model).state_dict(), "epoch": epoch}, f"{folder}/state.pt")
+    return ray.train.Checkpoint.from_directory(folder)
+
+
+def gone_too_early(model, epoch):
+    if ray.train.get_context().get_world_rank() != 0:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        return ray.train.Checkpoint.from_directory(folder)
+
+
+DEALT = 'prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"]))'
+TRAINED = """        for x, y in loader:
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+CHANGED = {
+    "06-2": [
+        ({}, "solved"),
+        ({'config["batch_size"]))': 'config["batch_size"], shuffle=True))'}, "solved"),
+        ({TRAINED: ""}, 'no row of config["train"] was read'),
+        ({'DataLoader(config["train"]': "DataLoader(train"}, 'no row of config["train"] was read'),
+        ({'prepare_model(config["make_model"]())': 'config["make_model"]()'}, "rank 0 trained alone"),
+        ({DEALT: DEALT.removeprefix("prepare_data_loader")}, "both workers train on the same rows"),
+        ({'config["batch_size"]': "16"}, "a step uses 16 rows of each worker"),
+        ({"checkpoint_of": "gone_too_early"}, "gone before its upload had ended"),
+    ],
+}
+
+
+@pytest.mark.usefixtures("lab")
+@changes(CHANGED)
+def test_what_a_check_says_of_a_run(id, change, said):
+    rows = torch.utils.data.TensorDataset(torch.rand(64, 1, 28, 28), torch.arange(64) % 10)
+    given = {"checkpoint_of": checkpoint_of, "gone_too_early": gone_too_early, "train": rows}
+    assert said in repr(check(id, *solution(id, change, **given)))
+
+
+READ = [list(range(0, 128, 2)) * 3, list(range(1, 128, 2)) * 3]  # in three epochs
+
+
+@pytest.mark.parametrize(
+    "read, said",
+    [
+        (READ, None),
+        ([[], READ[1]], "no row of"),
+        ([READ[0], READ[0]], "on the same rows"),
+        ([READ[0][:-32], READ[1][:-32]], "the workers read 106 rows"),
+        ([list(range(0, 60)) * 3, list(range(60, 120)) * 3], "the workers read 120 rows"),
+    ],
+)
+def test_rows_are_dealt_to_the_workers(read, said):
+    if said is None:
+        return lesson_06._dealt(read, 3)
+    with pytest.raises(Wrong, match=said):
+        lesson_06._dealt(read, 3)
+
+
+def test_weights_that_the_rows_do_not_lead_to():
+    weights = lesson_06._one_process(32, READ)
+    lesson_06._trained(weights, READ)
+    for wrong, said in (
+        (lesson_06._small_model().state_dict(), "nothing was trained"),
+        ({name: one + 0.1 for name, one in weights.items()}, "is the optimizer as in train_async"),
+        ({"other": torch.zeros(1)}, "not those of config"),
+    ):
+        with pytest.raises(Wrong, match=said):
+            lesson_06._trained(wrong, READ)
+
+
 RESULT = SimpleNamespace(checkpoint=None, metrics={"val_accuracy": 0.9})
 
 
@@ -133,6 +235,14 @@ def with_any_status(found):
     return best.checkpoint if best else None
 
 
+def from_zero(found):
+    best, checkpoint = 0, None
+    for one in found:
+        if one.status == ReportedCheckpointStatus.VALIDATED and one.metrics["val_accuracy"] > best:
+            best, checkpoint = one.metrics["val_accuracy"], one.checkpoint
+    return checkpoint
+
+
 SAID = {
     "06-1": [
         (inside, alongside, "solved"),
@@ -144,16 +254,20 @@ SAID = {
         (inside, lambda n, t, v: t + n * v, "waits for the next checkpoint"),
         (inside, inside, "nothing would overlap"),
         (inside, lambda n, t, v: max(n * t, n * v), "when the training ends"),
+        (inside, lambda n, t, v: n * max(t, v) + v, "the first validation waits for one epoch"),
     ],
     "06-3": [
         (twice({"val_accuracy": 0.9}), RESULT, "solved"),
         (Runs({"val_accuracy": 0.9}, {"val_accuracy": 0.8}), RESULT, "dropout is still active"),
         (twice({"val_accuracy": 90.0}), RESULT, "from 0 to 1"),
+        (twice({"val_accuracy": 0.8}), RESULT, "too low: is dropout still active?"),
+        (twice({"val_accuracy": 0.95}), RESULT, "too high: does it use all validation rows?"),
         (twice({"val_accuracy": np.float32(0.9)}), RESULT, "a plain float is expected"),
         (twice({"accuracy": 0.9}), RESULT, '{"val_accuracy": …} is expected'),
     ],
     "06-4": [
         (best_of, "solved"),
+        (from_zero, "VALIDATED 0.0, VALIDATION_FAILED 0.3, best_of returns None"),
         (with_any_status, "returns the one at place 1, and not the one at place 0"),
         (lambda found: found[0], "its `checkpoint` is expected"),
         (lambda found: best_of(found) or found[0].checkpoint, "none is validated"),
