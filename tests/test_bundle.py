@@ -81,7 +81,7 @@ def test_a_learners_assistant_is_told_how_to_help(root, lab):
     """It reads AGENTS.md where it was opened, at the top or in notebooks. Contributors have another one."""
     told = (root / "notebooks" / "AGENTS.md").read_text()
     assert (lab / "AGENTS.md").read_text() == (lab / "notebooks" / "AGENTS.md").read_text() == told
-    for word in ("prediction", "hint", "solutions", "lessons/checks", "doctor"):
+    for word in ("prediction", "hint", "`notebooks/solutions`", "`lessons`", "doctor"):
         assert word in told
 
 
