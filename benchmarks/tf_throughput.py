@@ -164,7 +164,7 @@ def main() -> None:
     settings = Settings.from_env()
     folder = _throughput.rows_folder(settings, options.rows)
     found = Found("tf_throughput", ours="ray data, recipe")
-    keras_settings.prepare()
+    os.environ.update(keras_settings.KERAS_2)
     with cluster.start(settings=settings, preload="tensorflow"):
         from labkit.data import quiet
 

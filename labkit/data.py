@@ -156,7 +156,11 @@ class Follower(ExecutionCallback):
 
     def on_execution_step(self, executor: Any, *, last: bool = False) -> None:
         now = time.monotonic()
-        if self._panel is None or self._panel.state.over or (now < self._next and not last):
+        if self._panel is None or self._panel.state.over:
+            return
+        for known, op in self._pairs:  # at every step: a peak may be short
+            known.memory_peak = max(known.memory_peak, op.metrics.obj_store_mem_used)
+        if now < self._next and not last:
             return
         self._next = now + _EVERY
         with self._panel.update() as run:

@@ -27,19 +27,21 @@ def held() -> Iterator[Callable[[], None]]:
     Yields `check`: call it in every loop that waits. In other threads, and where SIGINT is ignored, nothing
     changes.
     """
-    came: float | None = None
+    came: float | None = None  # when the first interrupt did
+    raised = False
 
     def check() -> None:
-        nonlocal came
-        if came is not None:
-            came = None
+        nonlocal raised
+        if came is not None and not raised:
+            raised = True
             raise KeyboardInterrupt
 
     def note(*_: object) -> None:
         nonlocal came
-        if came is not None and time.monotonic() - came > _INSIST:
+        if came is None:
+            came = time.monotonic()
+        elif time.monotonic() - came > _INSIST:
             check()
-        came = came or time.monotonic()
 
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if in_main else signal.SIG_IGN

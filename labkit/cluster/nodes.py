@@ -190,10 +190,16 @@ class NodeLauncher:
             python = self.preloader.make_launcher()
         command = [sys.executable, "-P", "-c", _PROGRAM, str(python or sys.executable), "start", *options]
         process = supervision.start(self._home, command, group=GROUP, log=log, env=env)
-        if not wait_until(lambda: process.status() is not None, seconds=START_TIMEOUT, check=on_wait):
+        seen: list[int | None] = [None]
+
+        def ended() -> bool:
+            seen[0] = process.status()
+            return seen[0] is not None
+
+        if not wait_until(ended, seconds=START_TIMEOUT, check=on_wait):
             fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
             raise LabError(f"start {name}", f"`ray start` takes more than {START_TIMEOUT} s", fix)
-        return log.read_text(errors="replace"), process.status()
+        return log.read_text(errors="replace"), seen[0]
 
     def preload(self, nodes: Iterable[str]) -> None:
         """Let the fork servers of these nodes fork the workers of this process's connection."""

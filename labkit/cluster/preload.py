@@ -67,7 +67,9 @@ class Preloader:
 
     def __init__(self, home: Path, folder: Path, modules: Modules) -> None:
         self._home, self._modules, self._folder = home, modules, folder
-        self._servers: dict[str, tuple[int, Path]] = {}  # (pid, socket), by the names of their nodes
+        self._servers: dict[
+            str, tuple[psutil.Process | None, Path]
+        ] = {}  # and its socket, by the names of their nodes
 
     @staticmethod
     def is_possible() -> bool:
@@ -121,7 +123,10 @@ class Preloader:
             path.chmod(0o600)
             listener.listen(128)  # requests during the imports wait for their end
             started = supervision.start(self._home, command, stdin=listener.fileno(), **about)
-        self._servers[node] = started.pid, path
+        server = None
+        with contextlib.suppress(psutil.Error):  # it has ended already
+            server = psutil.Process(started.pid)
+        self._servers[node] = server, path
 
     def serve(self, node: str, raylet: psutil.Process, *, job_id: str) -> None:
         """Let a node's server fork the workers of a job. Workers that start while it imports wait for it.
@@ -139,11 +144,11 @@ class Preloader:
             rays = {k: v for k, v in environment.items() if k.startswith("RAY_")}
             rays |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
             path = self._folder / f"fork-{job_id}-{raylet.pid}"  # where the clients look
-            pid, prepared = self._servers[node]
+            process, prepared = self._servers[node]
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
                 server.connect(str(prepared))
                 server.send(json.dumps({"environment": rays, "path": str(path)}).encode())
-            self._servers[node] = pid, prepared.rename(path)
+            self._servers[node] = process, prepared.rename(path)
 
     def not_forked(self, nodes: Iterable[str]) -> str:
         """Why workers of this connection were started as new Pythons; empty if all of them were forked."""
@@ -159,10 +164,10 @@ class Preloader:
 
     def stop(self) -> None:
         """End the servers: each is for one connection. The workers that they forked go on."""
-        for pid, path in self._servers.values():
-            with contextlib.suppress(psutil.Error):
-                server = psutil.Process(pid)
-                server.terminate()
-                server.wait(timeout=3)
+        for server, path in self._servers.values():
+            if server is not None:
+                with contextlib.suppress(psutil.Error):
+                    server.terminate()
+                    server.wait(timeout=3)
             path.unlink(missing_ok=True)
         self._servers.clear()

@@ -2,10 +2,11 @@
 
 import logging
 import os
+import sys
 
 from labkit.errors import LabError
 
-_shown_from = logging.NOTSET
+_shown_from = logging.INFO  # as Ray Data's own handler has it
 
 
 def quiet(level: int = logging.WARNING) -> int:
@@ -19,7 +20,8 @@ def quiet(level: int = logging.WARNING) -> int:
     global _shown_from
     if not isinstance(level, int):
         raise LabError("quieten Ray Data's log", f"the level is {level!r}", "quiet(logging.ERROR)")
-    os.environ.setdefault("RAY_DATA_LOG_LEVEL", str(logging.getLevelName(level)))  # it is read at the import
+    if "ray.data" not in sys.modules:  # it is read at the import
+        os.environ.setdefault("RAY_DATA_LOG_LEVEL", str(logging.getLevelName(level)))
     for handler in logging.getLogger("ray.data").handlers:  # none before
         if handler.name == "console":
             handler.setLevel(level)

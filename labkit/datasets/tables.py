@@ -156,6 +156,7 @@ def _lines(file: Path, attempt: str) -> list[list[str]]:
         if len(line) == len(found[0]):
             continue
         read = f"pandas.read_csv({str(file)!r}, sep={separator!r}"
+        read += ", skiprows=1" * bool(excel)
         read += ", encoding='utf-16'" * (file.read_bytes()[:2] in UTF16)
         fix = f"repair that line, or leave such lines out: {read}, on_bad_lines='skip')"
         if len(line) < len(found[0]):
@@ -164,7 +165,8 @@ def _lines(file: Path, attempt: str) -> list[list[str]]:
         elif len(found) == 2:
             fix = f"name all fields in the header; or pass {read}, index_col=False), without those at a "
             fix += f"line's end; or {read}), where the first is the name of the row"
-        fact = f"line {lines.line_num:,} of {file} has {len(line)} fields, and the header has {len(found[0])}"
+        place = f"line {lines.line_num + bool(excel):,} of {file}"
+        fact = f"{place} has {len(line)} fields, and the header has {len(found[0])}"
         raise LabError(attempt, f"{fact}: {line!r:.200}", fix)
     return found
 

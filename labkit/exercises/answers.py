@@ -49,19 +49,23 @@ def require_no_dots(function: Any) -> None:
         raise NotAttempted
     if line := _dots(function):
         raise NotAttempted(f"line {line} still has a `...`")
-    if ... in getattr(getattr(function, "__code__", None), "co_consts", ()):
+    code = getattr(function, "__code__", None)
+    if line is None and ... in getattr(code, "co_consts", ()):
         raise NotAttempted
 
 
-def _dots(function: Any) -> int:
-    """The first line with a ``...``, or 0. Python compiles ``if ...`` to nothing, so the source is read."""
+def _dots(function: Any) -> int | None:
+    """The first line of the source with a ``...``, or 0; None without source. ``if ...`` compiles to no code."""
     try:
         lines, first = inspect.getsourcelines(function)
         body = ast.parse(textwrap.dedent("".join(lines))).body[0].body
     except (OSError, TypeError, SyntaxError, AttributeError, IndexError):
-        return 0
-    nodes = (node for statement in body for node in ast.walk(statement))
-    dots = [one.lineno for one in nodes if isinstance(one, ast.Constant) and one.value is ...]
+        return None
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    indices = [node.slice for node in nodes if isinstance(node, ast.Subscript)]
+    meant = {id(one) for index in indices for one in getattr(index, "elts", ())}  # x[..., 0]
+    dots = [node for node in nodes if isinstance(node, ast.Constant) and node.value is ...]
+    dots = [node.lineno for node in dots if id(node) not in meant]
     return min(dots, default=1 - first) + first - 1
 
 

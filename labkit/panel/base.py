@@ -169,6 +169,7 @@ class LivePanel:
     def _follow(self) -> Iterator[None]:
         """The course of one run. What is raised while it opens, or in the block, ends it."""
         sigint, error, self._ended, late = signal.getsignal(signal.SIGINT), None, None, False
+        self._over, self._written = threading.Event(), threading.Event()
         LivePanel._open.append(self)
         try:
             with contextlib.ExitStack() as around:
@@ -201,7 +202,6 @@ class LivePanel:
             raise self._ended
 
     def _begin(self) -> None:
-        self._over, self._written = threading.Event(), threading.Event()
         self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
         self._sender = threading.Thread(target=self._send_records, name="labkit-live", daemon=True)
         self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True

@@ -56,6 +56,7 @@ def draw(
     import matplotlib.pyplot as plt
 
     labels, shown = list(map(_label, groups or _names(found))), _shown(found, metrics)
+    keys = list(groups or [run.run_id for run in found])
     heights = [2.4] * bool(shown) + [0.9 + 0.32 * len(found)]
     mosaic = [list(range(len(shown)))] * bool(shown) + [["seconds"] * max(len(shown), 1)]
     legends = 0.5 + len(found) / 8  # inches
@@ -65,7 +66,7 @@ def draw(
         )
         plt.close(figure)
         for place, metric in enumerate(shown):
-            _draw_curves(axes[place], found, metric, labels)
+            _draw_curves(axes[place], found, metric, labels, keys)
         if shown and len(found) > 1:
             figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
         _draw_seconds(axes["seconds"], found, labels)
@@ -102,19 +103,21 @@ def _shown(found: Sequence[RunRecord], metrics: str | Sequence[str] | None) -> l
     return asked
 
 
-def _draw_curves(axes: "Axes", found: Sequence[RunRecord], metric: str, labels: list[str]) -> None:
-    """The metric of each run; lines with the same label look the same."""
+def _draw_curves(
+    axes: "Axes", found: Sequence[RunRecord], metric: str, labels: list[str], keys: list[str]
+) -> None:
+    """The metric of each run; lines with the same key look the same, and have one label."""
     from matplotlib import rcParams
     from matplotlib.ticker import MaxNLocator
 
     looks = list(rcParams["axes.prop_cycle"])
-    different = list(dict.fromkeys(labels))
-    for place, (run, label) in enumerate(zip(found, labels, strict=True)):
+    different = list(dict.fromkeys(keys))
+    for place, (run, label, key) in enumerate(zip(found, labels, keys, strict=True)):
         entries = [(entry.get("epoch", n), entry.get(metric)) for n, entry in enumerate(run.history)]
         points = [(_drawn(epoch), _drawn(value)) for epoch, value in entries]
         points = [(epoch + 1, value) for epoch, value in points if epoch is not None and value is not None]
-        look = looks[different.index(label) % len(looks)]
-        named = label if labels.index(label) == place else None
+        look = looks[different.index(key) % len(looks)]
+        named = label if keys.index(key) == place else None
         axes.plot(*zip(*points, strict=True) if points else ([], []), marker="o", label=named, **look)
     axes.set(title=metric, xlabel="epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

@@ -122,7 +122,7 @@ def _table(heading: str, frame: "pandas.DataFrame", **options: Any) -> list[Mark
     with pandas.option_context("display.max_colwidth", None):
         return [
             Markup("<h2>{}</h2>").format(heading),
-            Markup(frame.to_html(border=0, na_rep=UNKNOWN, **options)),
+            Markup(frame.where(frame.notna(), float("nan")).to_html(border=0, na_rep=UNKNOWN, **options)),
         ]
 
 

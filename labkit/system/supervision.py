@@ -66,8 +66,12 @@ def start(
     Raises:
         LabError: there is no such program, or the log cannot be written.
     """
+    try:
+        folder = os.getcwd()
+    except OSError:  # it was removed
+        folder = "/"
     environment = {**(os.environ if env is None else env), **family.mark(home, group)}
-    about = {"command": command, "group": group, "log": str(log), "env": environment, "folder": os.getcwd()}
+    about = {"command": command, "group": group, "log": str(log), "env": environment, "folder": folder}
     connection, answer = _request(home, "start", [] if stdin is None else [stdin], **about)
     connection.close()
     if "pid" not in answer:
@@ -163,12 +167,12 @@ def _request(home: Path, do: str, files: list[int], **about: Any) -> tuple[socke
     process, deadline = None, time.monotonic() + _START_SECONDS
     try:
         log = family.make_folder(home) / "supervisor.log"
-        while not (process and process.poll()) and time.monotonic() < deadline:
+        while not (process and (process.poll() or 0) > 0) and time.monotonic() < deadline:
             if (connection := _open(home)) is not None:
                 with contextlib.suppress(OSError, ValueError):
                     return connection, _answer(connection, do, files, **about)
                 connection.close()  # it was about to end
-            elif process is None or process.poll() == 0:  # another one was about to end
+            elif process is None or process.poll() is not None:  # another one was ending, or has ended it
                 process = _start_supervisor(home, log)
             time.sleep(0.01)
         said = log.read_text(errors="replace").strip().splitlines()

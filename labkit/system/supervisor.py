@@ -36,7 +36,7 @@ KEEP = "LABKIT_KEEP_SECONDS"  # the variable that shortens it, for tests
 _REQUESTS = {"start", "status", "use", "leave", "users", "stop"}
 _IDLE = 3.0  # seconds without a group, or without its home, after which it ends
 _LOOK_EVERY = 0.5
-_PATIENCE = 2.0  # seconds for a request, which is sent at once
+_PATIENCE = 20.0  # seconds for a request; its client may be in an import meanwhile
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
@@ -92,8 +92,14 @@ class Supervisor:
             self._look_at_the_users()
             if connection is not None:
                 self._answer(connection)
+                needed = time.monotonic()  # it may have taken longer than _IDLE
             if self._groups and self._home.exists() and self._path.exists():  # `rm -rf .labkit` is the end
                 needed = time.monotonic()
+        self._reap()
+        listener.settimeout(0)
+        with contextlib.suppress(OSError):
+            while self._over:  # who has waited meanwhile hears that its program has ended
+                self._answer(listener.accept()[0])
         listener.close()
         if not self._over:
             self._end(None)
@@ -148,6 +154,8 @@ class Supervisor:
     def _do(
         self, connection: socket.socket, files: list[int], *, do: str, protocol: int, **given: Any
     ) -> object:
+        if self._over and do in ("start", "use"):
+            raise ConnectionAbortedError("it is ending")  # the client asks the next one
         if do not in _REQUESTS or (protocol != PROTOCOL and do != "stop"):
             return {"error": "the lab's supervisor is of another version of labkit"}
         if do == "start":

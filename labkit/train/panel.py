@@ -155,7 +155,8 @@ class TrainPanel(Panel):
             # What is still undecided is news.
             statuses = callbacks.statuses_of(earlier)
             self._known = {path: now for path, now in statuses.items() if now[0] != "pending"}
-            threading.Thread(target=self._look, args=[over], name="labkit-look", daemon=True).start()
+            for look in (self._look, self._look_for_hangs):  # py-spy takes seconds
+                threading.Thread(target=look, args=[over], name="labkit-look", daemon=True).start()
             self._interrupts = callbacks.Interrupts(self._trainer)
             try:
                 yield
@@ -240,11 +241,14 @@ class TrainPanel(Panel):
                 trainer.validation_config = validation
 
     def _look(self, over: threading.Event) -> None:
-        """Twice a second, see what became of checkpoints; when nothing is heard, what each rank waits for."""
-        after, pause = self.settings.hang_after, 0.5
-        while not over.wait(pause):
+        while not over.wait(0.5):
             self._follow_checkpoints()
-            heard, pause = self.state.heard_at, 0.5
+
+    def _look_for_hangs(self, over: threading.Event) -> None:
+        """When nothing is heard, say what each rank waits for."""
+        after, pause = self.settings.hang_after, 1.0
+        while not over.wait(pause):
+            heard, pause = self.state.heard_at, 1.0
             if after and self.state.first_step_at and self.state.now() - heard >= after:
                 lines, pause = hang.explain(list(self.state.workers.values())), 5.0
                 with self.update() as run:

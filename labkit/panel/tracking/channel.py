@@ -76,11 +76,11 @@ class Sender:
 
     def _start(self) -> None:
         # A signal handler may interrupt this and send something itself, so no lock is waited for.
-        idle = self._thread is None and time.monotonic() >= self._silent_until
-        if idle and self._starting.acquire(blocking=False):
+        if self._starting.acquire(blocking=False):
             try:
-                self._thread = threading.Thread(target=self._work, name="labkit-sender", daemon=True)
-                self._thread.start()
+                if self._thread is None and time.monotonic() >= self._silent_until:
+                    self._thread = threading.Thread(target=self._work, name="labkit-sender", daemon=True)
+                    self._thread.start()
             finally:
                 self._starting.release()
 

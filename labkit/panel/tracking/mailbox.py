@@ -68,9 +68,11 @@ class Mailbox:
         self._closing.set()
         if ray.is_initialized():
             with contextlib.suppress(Exception):  # of another cluster than this process has now
-                self._actor.put.remote([_END])
-                self._wait(seconds)
-                ray.kill(self._actor)  # which answers what the reader is waiting for
+                try:
+                    self._actor.put.remote([_END])
+                    self._wait(seconds)
+                finally:
+                    ray.kill(self._actor)  # which answers what the reader is waiting for
         self._wait(_WAIT)  # Ray must not be shut down while a thread is in one of its calls
 
     def _wait(self, seconds: float) -> None:
