@@ -55,7 +55,7 @@ def require_no_dots(function: Any) -> None:
 
 
 def _dots(function: Any) -> int | None:
-    """The first line of the source with a ``...``, or 0; None without source. ``if ...`` compiles to no code."""
+    """The first line of the source with a ``...``, or 0; None without source. ``if ...`` leaves no code."""
     try:
         lines, first = inspect.getsourcelines(function)
         body = ast.parse(textwrap.dedent("".join(lines))).body[0].body
