@@ -76,7 +76,6 @@ class OperatorState:
         self.rows, self.blocks = found.row_outputs_taken, found.block_outputs_taken
         self.bytes, self.tasks = found.bytes_outputs_taken, found.num_tasks_finished
         self.memory = 0 if last else found.obj_store_mem_used
-        self.memory_peak = max(self.memory_peak, self.memory)
         waits = found.task_submission_backpressure_time, found.task_output_backpressure_time_s
         self.backpressure_seconds = sum(waits)
         if last:

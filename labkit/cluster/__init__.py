@@ -111,8 +111,8 @@ def _start(
     """Start the head, connect to it, and start the other nodes."""
     try:
         with Waiting("starting the cluster", unit="nodes") as waiting:
-            about = {"cpus": cpus, "object_store_bytes": object_store_bytes}
-            launcher.start_head(**about, on_wait=lambda: (check(), waiting(0, 1)))
+            waiting(0, 1)
+            launcher.start_head(cpus=cpus, object_store_bytes=object_store_bytes, on_wait=check)
             cluster = _use(Cluster(launcher.address, launcher=launcher))
         for _ in range(1, nodes):
             cluster.add_node(cpus=cpus)

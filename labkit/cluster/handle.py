@@ -127,16 +127,12 @@ class Cluster:
         name = next(f"node-{k}" for k in range(2, 1000) if f"node-{k}" not in names)
         undo = interrupts.stoppable(f"the start of {name}", undo=lambda: launcher.stop_node(name))
         with undo as check, Waiting(f"starting {name}", unit="nodes") as waiting:
-
-            def on_wait() -> None:
-                check()
-                waiting(0, 1)
-
+            waiting(0, 1)
             for node in known:
                 if not node.alive:  # its raylet ended by itself, and has left something behind
                     launcher.stop_node(node.name)
-            launcher.start_node(name, cpus=cpus, resources=resources, on_wait=on_wait)
-            self._wait_for(name, True, on_wait)
+            launcher.start_node(name, cpus=cpus, resources=resources, on_wait=check)
+            self._wait_for(name, True, check)
             launcher.preload([name])
         return next(node for node in self.nodes if node.name == name)
 

@@ -190,16 +190,17 @@ class NodeLauncher:
             python = self.preloader.make_launcher()
         command = [sys.executable, "-P", "-c", _PROGRAM, str(python or sys.executable), "start", *options]
         process = supervision.start(self._home, command, group=GROUP, log=log, env=env)
-        seen: list[int | None] = [None]
+        status = None
 
         def ended() -> bool:
-            seen[0] = process.status()
-            return seen[0] is not None
+            nonlocal status
+            status = process.status()
+            return status is not None
 
         if not wait_until(ended, seconds=START_TIMEOUT, check=on_wait):
             fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
             raise LabError(f"start {name}", f"`ray start` takes more than {START_TIMEOUT} s", fix)
-        return log.read_text(errors="replace"), seen[0]
+        return log.read_text(errors="replace"), status
 
     def preload(self, nodes: Iterable[str]) -> None:
         """Let the fork servers of these nodes fork the workers of this process's connection."""

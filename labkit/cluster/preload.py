@@ -67,9 +67,8 @@ class Preloader:
 
     def __init__(self, home: Path, folder: Path, modules: Modules) -> None:
         self._home, self._modules, self._folder = home, modules, folder
-        self._servers: dict[
-            str, tuple[psutil.Process | None, Path]
-        ] = {}  # and its socket, by the names of their nodes
+        # By the names of their nodes: each with its socket; None for one that has ended at once.
+        self._servers: dict[str, tuple[psutil.Process | None, Path]] = {}
 
     @staticmethod
     def is_possible() -> bool:

@@ -45,8 +45,7 @@ class Waiting:
         self._over.set()
         self._thread.join()
         if time.monotonic() - self._began > _DELAY:
-            self._done = (
-                self._total if kind is None else self._done
-            )  # the last call came before the last unit
+            if kind is None:
+                self._done = self._total  # the last call came before the last unit
             self._write()
             print()

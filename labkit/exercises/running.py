@@ -21,7 +21,9 @@ from labkit.exercises.answers import NotAttempted, Wrong, expect_function
 from labkit.settings import Settings, logs_held_back
 
 if TYPE_CHECKING:
+    import torch
     from ray.train import Checkpoint, Result
+    from torch.utils.data import TensorDataset
 
     from labkit.storage import Store
 
@@ -150,6 +152,18 @@ def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple["Result", l
 
     with reports_to(train_loop, keep):
         return run.fit(), reports
+
+
+def noting_rows(read: list[int], *tensors: "torch.Tensor") -> "TensorDataset":
+    """A data set of these tensors that appends the number of each row that is read to `read`."""
+    from torch.utils.data import TensorDataset
+
+    class Noting(TensorDataset):
+        def __getitem__(self, row: int) -> Any:
+            read.append(row)
+            return super().__getitem__(row)
+
+    return Noting(*tensors)
 
 
 @contextlib.contextmanager

@@ -62,11 +62,12 @@ def table(
     found = select(home, last, **filters)
     if not columns or columns == "all":  # as in version 0.1.0
         return overview(found)
-    for column in columns:
-        if not any(value is not None for value in values_of(found, column)):
+    shown = {column: values_of(found, column) for column in columns}
+    for column, values in shown.items():
+        if all(value is None for value in values):
             fix = f"use a metric, a setting, a field of RunRecord, or one of {', '.join(_COLUMNS)}"
             raise LabError(f"show the column {column!r}", f"none of {len(found)} runs has a value", fix)
-    return _frame({column: values_of(found, column) for column in columns})
+    return _frame(shown)
 
 
 def overview(found: Sequence[RunRecord]) -> "pandas.DataFrame":
@@ -74,7 +75,7 @@ def overview(found: Sequence[RunRecord]) -> "pandas.DataFrame":
     shown = {column: [of(run) for run in found] for column, of in _COLUMNS.items()}
     always = tuple(_COLUMNS) if len(found) == 1 else ("run", "id", "state")
     shown = {column: values for column, values in shown.items() if column in always or _differ(values)}
-    # A training may report "rows" and similar, which the table has already.
+    # A run may report "rows" and similar, which the table has already.
     metrics = [name for name in _metrics(found) if name not in _COLUMNS][:_METRICS_SHOWN]
     configs = [flat(run.config) for run in found]
     for name in (name for name in configs[0] if all(name in config for config in configs)):

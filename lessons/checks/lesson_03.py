@@ -1,8 +1,5 @@
 """Lesson 03: a loop for several workers, more workers, and a metric of all ranks."""
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -15,9 +12,10 @@ from labkit.exercises.answers import (
     expect_function,
     expect_type,
     is_blank,
+    require_no_dots,
 )
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import run_loop
+from labkit.exercises.running import noting_rows, run_loop
 from labkit.panel.tracking.hooks import reports_to
 
 LESSON = Lesson("03", "Your loop on two workers")
@@ -156,8 +154,7 @@ def _over_ranks(accuracy_on_all_ranks: Any) -> None:
 )
 def _blanks(train_blanks: Any) -> None:
     """A loop over ``config["rows"]`` that saves weights.pt, against the training of one process."""
-    if _has_dots(train_blanks):
-        raise NotAttempted
+    require_no_dots(train_blanks)
     read: list[int] = []
     rows = _random_rows(read)
     config, name = {"rows": rows, "global_batch": _BATCH}, "train_blanks"
@@ -208,31 +205,13 @@ def _measured(config: dict) -> list[float | str]:
     return together
 
 
-def _has_dots(function: Any) -> bool:
-    """Whether a line ``...`` is left in the function. The compiler drops it, so this looks at the source."""
-    if is_blank(function):
-        return True
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):
-        return False
-    lines = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
-    return any(isinstance(line, ast.Constant) and line.value is ... for line in lines)
-
-
 def _random_rows(read: list[int]) -> Any:
     """A data set that appends the number of each row that is read to `read`."""
     import torch
-    from torch.utils.data import TensorDataset
-
-    class Read(TensorDataset):
-        def __getitem__(self, row: int) -> Any:
-            read.append(row)
-            return super().__getitem__(row)
 
     numbers = torch.Generator().manual_seed(0)
     images = torch.rand(_ROWS, 28, 28, generator=numbers)
-    return Read(images, torch.randint(10, (_ROWS,), generator=numbers))
+    return noting_rows(read, images, torch.randint(10, (_ROWS,), generator=numbers))
 
 
 def _as_in_one_process(rows: Any, weights: dict[str, Any], read: list[int]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.exercises.answers import Wrong, close_to, describe, expect_function, result_of, returns
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import learners_errors, run_loop
+from labkit.exercises.running import learners_errors, noting_rows, run_loop
 from labkit.panel.tracking.hooks import reports_to
 
 LESSON = Lesson("06", "Asynchronous validation")
@@ -95,16 +95,12 @@ _REMARKS = {
 def _some_rows(read: list[int]) -> Any:
     """A data set that appends the number of each row that is read to `read`."""
     import torch
-    from torch.utils.data import TensorDataset
-
-    class Read(TensorDataset):
-        def __getitem__(self, row: int) -> Any:
-            read.append(row)
-            return super().__getitem__(row)
 
     numbers = torch.Generator().manual_seed(0)
     labels = torch.arange(_ROWS) % 10
-    return Read(torch.rand(_ROWS, 1, 28, 28, generator=numbers) + labels.view(-1, 1, 1, 1) / 10, labels)
+    return noting_rows(
+        read, torch.rand(_ROWS, 1, 28, 28, generator=numbers) + labels.view(-1, 1, 1, 1) / 10, labels
+    )
 
 
 def _small_model() -> Any:
