@@ -186,6 +186,12 @@ class Supervisor:
         except OSError as error:
             return {"error": str(error)}
         self._children[child.pid] = child
+        # In the middle of its exec it has no environment, and so no mark by which anyone could find it.
+        with contextlib.suppress(psutil.Error):
+            for _ in range(200):
+                if psutil.Process(child.pid).environ() or child.poll() is not None:
+                    break
+                time.sleep(0.001)
         return {"pid": child.pid}
 
     def status(self, *, pid: int) -> dict[str, int | None]:
