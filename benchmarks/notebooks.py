@@ -1,20 +1,24 @@
 """Seconds, memory and disk of each lesson in small mode, all exercises solved.
 
-    .venv/bin/python -m benchmarks notebooks [--lessons 00 03] [--repeat 1] [--json FILE]
+    .venv/bin/python -m benchmarks notebooks [--lessons 00 03] [--claims] [--repeat 1] [--json FILE]
 
 Each runs as under nbmake, in a kernel and a home of its own, one after the other. *Start-up* is the start
 of the kernel, the cells that start a cluster, an object store or Spark, and of every run its way from the
 call to its first step (new processes, imports, the data pipeline; the run records say how long). *Work* is
 the rest. *Memory* is the most that the kernel and everything that the lab started had together, looked at
 every two seconds (it takes some of their time); *disk* is what the home folder holds at the end. The five
-longest cells of a lesson are printed, too. The last line is ``notebooks: ratio=…``, all lessons together
-over 12 minutes.
+longest cells of a lesson are printed, too. With ``--claims`` the claims of a lesson are run with it, and those
+that failed are printed: what it says about times holds on a machine that has nothing else to do, so no test
+can hold it. The last line is ``notebooks: ratio=…``, all lessons together over 12 minutes.
 """
 
 import contextlib
 import os
+import shutil
+import sys
 import tempfile
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -26,7 +30,8 @@ from labkit.runs import record as records
 from labkit.system import supervision
 
 LIMIT = 12 * 60
-FOLDER = Path(__file__).parents[1] / "notebooks"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "notebooks"
 STARTS = ("cluster.start(", "storage.start(", "spark.session(")
 
 
@@ -37,6 +42,30 @@ def _disk(home: Path) -> int:
         with contextlib.suppress(OSError):
             found += path.lstat().st_blocks * 512
     return found
+
+
+def with_claims(name: str, folder: Path) -> Path:
+    """The solved lesson `name`, with all its claims, as a notebook in `folder`."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    import additions
+    import build
+    import lesson
+
+    source = ROOT / "lessons" / f"{name}.py"
+    cells = [
+        replace(cell, tags=(*cell.tags, "raises-exception")) if cell.is_claim else cell
+        for cell in additions.complete(source, lesson.read(source))
+    ]
+    shutil.copy(FOLDER / "my_loop.py", folder)
+    path = folder / f"{name}.ipynb"
+    nbformat.write(build.notebook(cells, solutions=True, claims=True, timed=True), path)
+    return path
+
+
+def failed(notebook: nbformat.NotebookNode) -> list[str]:
+    """The sources of the claims in a notebook that was run that did not hold."""
+    claims = [cell for cell in notebook.cells if "claim" in cell.metadata.get("tags", ())]
+    return [c.source for c in claims if any(output.output_type == "error" for output in c.outputs)]
 
 
 def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float, str]]]:
@@ -79,9 +108,9 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
     starts = [record.seconds_to_start or 0 for record in records.find(home)]
     up = (first or began) - began
     up += sum(seconds for seconds, source in cells if any(start in source for start in STARTS)) + sum(starts)
-    longest = sorted(((seconds, source.strip().splitlines()[0]) for seconds, source in cells), reverse=True)[
-        :5
-    ]
+    named = ((seconds, source.strip().splitlines()[0]) for seconds, source in cells)
+    longest = sorted(named, reverse=True)[:5]
+    longest += [(0.0, f"did not hold: {source}") for source in failed(told)]
     figures = {"whole": whole, "start-up": up, "work": whole - up, "runs": len(starts)}
     figures |= {"memory, GB": memory.most / 1e9, "disk, GB": _disk(home) / 1e9}
     return figures, longest
@@ -90,6 +119,7 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
 def main() -> None:
     options = parser(__doc__, repeat=1)
     options.add_argument("--lessons", nargs="+", help="their numbers; without it all")
+    options.add_argument("--claims", action="store_true", help="run what the lessons claim, too")
     options = options.parse_args()
     found = Found("notebooks", ours="")
     notebooks = sorted((FOLDER / "solutions").glob("*.ipynb"))
@@ -99,11 +129,15 @@ def main() -> None:
     for number in range(options.repeat):
         print(f"round {number + 1} of {options.repeat}", flush=True)
         for path in chosen:
-            with tempfile.TemporaryDirectory(prefix="lkb", ignore_cleanup_errors=True) as home:
-                figures, cells[path.stem] = run(path, Path(home))
+            with (
+                tempfile.TemporaryDirectory(prefix="lkb", ignore_cleanup_errors=True) as home,
+                tempfile.TemporaryDirectory() as folder,
+            ):
+                lesson = with_claims(path.stem, Path(folder)) if options.claims else path
+                figures, cells[path.stem] = run(lesson, Path(home))
             found.add(path.stem, figures)
             for seconds, line in cells[path.stem]:
-                print(f"    {seconds:6.1f} s  {line[:90]}", flush=True)
+                print(f"    {seconds:6.1f} s  {line}", flush=True)
     whole = sum(sorted(seconds)[len(seconds) // 2] for seconds in found.seconds["whole"].values())
     print(f"\nall together: {whole:.0f} s")
     found.beside["longest cells"] = cells

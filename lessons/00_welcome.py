@@ -195,7 +195,7 @@ runs.table(last=5, columns=columns)
 record = runs.latest("00-slow-data", state=None)
 record.rows_per_second, record.waiting_share
 
-# %% tags=["claim"]
+# %% tags=["claim", "timed"]
 assert record.waiting_share > 0.5
 assert record.rows_per_second < 0.7 * runs.latest("00-first").rows_per_second
 

@@ -110,7 +110,10 @@ else:
     reveal("06-a", "more than half")
 
 # %% tags=["claim"]
-assert inline["between epochs"] > 4 * 2000 * 0.0005 and 0.2 < share < 0.6
+assert inline["between epochs"] > 4 * 2000 * 0.0005
+
+# %% tags=["claim", "timed"]
+assert 0.2 < share < 0.6
 
 # %% [markdown]
 # On a cluster, that's the time in which all your training GPUs are idle.
@@ -241,12 +244,12 @@ for name in ("06-inline", "06-async"):
     table[name] = {"after the start": after_start, "between epochs": record.seconds["between epochs"]}
 pandas.DataFrame(table).round(1)
 
-# %% tags=["claim"]
+# %% tags=["claim", "timed"]
 once, alongside_it = runs.latest("06-inline").seconds, runs.latest("06-async").seconds
 assert alongside_it["between epochs"] < once["between epochs"] / 2
-trained = [part["data"] + part["training"] for part in (once, alongside_it)]
-if trained[1] < 1.2 * trained[0]:  # else the cores were busy
-    assert table["06-async"]["after the start"] < table["06-inline"]["after the start"]
+assert table["06-async"]["after the start"] < table["06-inline"]["after the start"]
+
+# %% tags=["claim"]
 assert [metrics["epoch"] for _, metrics in result.best_checkpoints] == [0, 1, 2, 3]
 assert all("val_accuracy" in metrics for _, metrics in result.best_checkpoints)
 

@@ -233,8 +233,10 @@ print(f"largest difference from the weights of one process: {difference(restarte
 fault
 
 # %% tags=["claim"]
-assert 1 <= fault.repeated <= 10 and fault.noticed <= fault.standstill
-assert restarted.return_value["first"] in (10, 20) and difference(restarted) < 1e-5
+assert fault.noticed <= fault.standstill and difference(restarted) < 1e-5
+
+# %% tags=["claim", "timed"]
+assert 1 <= fault.repeated <= 10 and restarted.return_value["first"] in (10, 20)
 
 # %% [markdown]
 # The steps after the last checkpoint were trained twice. The rank dies a moment after its step, so your count may differ by one or two. *Noticed after* is how long it took until the failure was detected. *No step for* is how long the training stalled: Ray stopped the
@@ -401,7 +403,7 @@ from dataclasses import replace
 
 panel = TrainPanel("08-frozen", settings=replace(panel.settings, hang_after=1))
 fault = faults.freeze_rank(1, seconds=4).at(panel, step=8)
-trainer = make_trainer(no_checkpoints, steps=14)
+trainer = make_trainer(no_checkpoints, steps=24)
 with panel.watch(trainer):
     trainer.fit()
 
@@ -526,7 +528,10 @@ pyplot.close(figure)
 figure
 
 # %% tags=["claim"]
-assert fault.outcome == "made" and 8 <= reached <= 30, (fault, reached)
+assert fault.outcome == "made", fault.did
+
+# %% tags=["claim", "timed"]
+assert 8 <= reached <= 30, (fault, reached)
 assert repeated <= 10 and len(warned.best_checkpoints) >= 1
 
 # %% [markdown]

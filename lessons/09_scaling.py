@@ -112,7 +112,7 @@ serial, per_row, alpha, beta = costs.clip(min=0)
 print(f"serial {1000 * serial:.2f} ms, per row {1000 * per_row:.2f} ms")
 print(f"α {1000 * alpha:.2f} ms, β {1000 * beta:.2f} ms per MB")
 
-# %% tags=["claim"]
+# %% tags=["claim", "timed"]
 assert 0.005 < serial < 0.03 and 0.0002 < per_row < 0.0006
 
 # %% [markdown]
@@ -133,7 +133,7 @@ predicted = step_seconds(serial + per_row * 256 / 3, workers=3, megabytes=4)
 measured = measure(3, on_a_gpu, [(256, 4)])[0]
 print(f"three workers: {1000 * predicted:.0f} ms predicted, {1000 * measured:.0f} ms measured")
 
-# %% tags=["claim"]
+# %% tags=["claim", "timed"]
 assert 0.6 < predicted / measured < 1.2
 
 # %% [markdown]
@@ -179,7 +179,7 @@ elif ratio <= 1.1:
 else:
     reveal("09-a", "longer")
 
-# %% tags=["claim"]
+# %% tags=["claim", "timed"]
 import os
 
 if os.cpu_count() == 2:
@@ -221,7 +221,7 @@ if factor:
     repaired = step_seconds(factor * core_computing, workers=3, megabytes=4)
     print(f"repaired: {1000 * repaired:.0f} ms, measured: {1000 * core_measured:.0f} ms")
 
-# %% tags=["claim"]
+# %% tags=["claim", "timed"]
 if os.cpu_count() == 2:
     assert abs(repaired - core_measured) < abs(core_predicted - core_measured)
 
@@ -303,7 +303,7 @@ table.round(2)
 # %% [markdown] tags=["instructor"]
 # **GPU hours always rise.** That's the point: more workers buy time and cost more GPU hours, because all of them wait while they communicate.
 
-# %% tags=["claim"]
+# %% tags=["claim", "timed"]
 assert (table["GPU hours"].diff().dropna() > 0).all()
 assert table["break-even"].isna()[0] and table["break-even"][1] > 0
 assert 1 < table["speed-up"][3] < 8 and table["speed-up"][4] < 16
@@ -413,6 +413,8 @@ for epoch, ranks in (("first epoch", first), ("second epoch", second)):
 
 # %% tags=["claim"]
 assert fault.outcome == "made", fault.did
+
+# %% tags=["claim", "timed"]
 assert second[0][1] > 1.5 * second[1][1]
 
 # %% [markdown]

@@ -94,6 +94,15 @@ def test_claims_are_for_tests_alone(tmp_path):
     assert tested.cells[-1].source == "assert twice == 2"
 
 
+def test_a_claim_about_times_is_no_test(tmp_path):
+    path = tmp_path / "07_sums.py"
+    path.write_text(HEAD + BODY + '\n# %% tags=["claim", "timed"]\nassert fast < slow\n')
+    cells = lesson.read(path)
+    assert "assert" not in nbformat.writes(build.notebook(cells, solutions=True, claims=True))
+    timed = build.notebook(cells, solutions=True, claims=True, timed=True)
+    assert timed.cells[-1].source == "assert fast < slow"
+
+
 def test_a_teachers_note_is_on_the_teachers_page_alone(folder):
     page = folder.parent / "docs" / "teaching" / "07.md"
     page.parent.mkdir(parents=True)

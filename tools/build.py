@@ -39,16 +39,22 @@ _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name":
 
 
 def notebook(
-    cells: list[Cell], *, solutions: bool, claims: bool = False, minutes: dict[str, float] | None = None
+    cells: list[Cell],
+    *,
+    solutions: bool,
+    claims: bool = False,
+    timed: bool = False,
+    minutes: dict[str, float] | None = None,
 ) -> nbformat.NotebookNode:
     """A notebook of `cells`, with or without the solutions; nothing in it depends on when it was built.
 
     Args:
         claims: with the cells tagged ``claim`` too, which test what the lesson says about its outputs.
+        timed: with those too that compare times, so that they hold on a machine that has nothing else to do.
         minutes: of each section, for the board of a class.
     """
     kept = [c for c in cells if (solutions or not c.is_solution) and (claims or not c.is_claim)]
-    kept = [c for c in kept if not c.is_note]
+    kept = [c for c in kept if not c.is_note and (timed or "timed" not in c.tags)]
     seen: Counter[str] = Counter()
     made = []
     for cell in kept:

@@ -12,7 +12,8 @@ import jupytext
 from labkit.errors import LabError
 
 NAME = re.compile(r"(\d\db?)_\w+|tour")
-TAGS = {"claim", "instructor", "links", "long", "plain", "prediction", "raises-exception", "solution"}
+TAGS = {"claim", "timed", "instructor", "links", "long", "plain", "prediction", "solution"}
+TAGS |= {"raises-exception"}  # Jupyter's own
 MAX_LINES = 30
 
 
