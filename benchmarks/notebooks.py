@@ -7,9 +7,9 @@ of the kernel, the cells that start a cluster, an object store or Spark, and of 
 call to its first step (new processes, imports, the data pipeline; the run records say how long). *Work* is
 the rest. *Memory* is the most that the kernel and everything that the lab started had together, looked at
 every two seconds (it takes some of their time); *disk* is what the home folder holds at the end. The five
-longest cells of a lesson are printed, too. With ``--claims`` the claims of a lesson are run with it, and those
-that failed are printed: what it says about times holds on a machine that has nothing else to do, so no test
-can hold it. The last line is ``notebooks: ratio=…``, all lessons together over 12 minutes.
+longest cells of a lesson are printed, too. With ``--claims`` the claims of a lesson are run with it, and
+those that failed are printed: what it says about times holds on a machine that has nothing else to do, so
+no test can hold it. The last line is ``notebooks: ratio=…``, all lessons together over 12 minutes.
 """
 
 import contextlib
