@@ -26,7 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Cheap and telling first: what fails in a unit test would fail in a notebook too, ten minutes later.
 _STAGES = ("unit", "fault", "notebook", "browser")
-_SECONDS = {"notebook": 1200, "browser": 600}  # on a machine on which other programs run, too
+_SECONDS = {"notebook": 1800, "browser": 1200}  # on a machine on which other programs run, too
 
 
 def _chromium() -> str | None:

@@ -51,7 +51,7 @@ KINDS = {
 }
 _MAKERS = {"tune": runs.sweep, "data": runs.pipeline}
 _CPUS = 3  # of each node
-_WITHIN = 20.0  # seconds until Ray has ended what a run has used
+_WITHIN = 120.0  # seconds until Ray has ended what a run has used; on a quiet machine it takes two
 _RAYS_OWN = ("IDLE", "_StatsActor", "_AutoscalingCoordinatorActor", "DashboardAgent", "RuntimeEnvAgent")
 _KEPT = ("torchinductor_root", "_ray_lockfiles")  # folders that torch and Ray use again
 # TensorFlow removes the source that it has generated when a process exits, and Ray Train kills its workers;
@@ -217,7 +217,7 @@ def attempt(plan: Plan, name: str, world: World, fault: faults.Fault | None) -> 
             time.sleep(0.005)
         if fault.outcome == "made":
             made.append(time.time())
-        fault.wait(60)
+        fault.wait(300)
 
     if fault is not None:
         if plan.kind not in _MAKERS:
@@ -231,7 +231,7 @@ def attempt(plan: Plan, name: str, world: World, fault: faults.Fault | None) -> 
     except LabError as error:
         result = error
     if fault is not None:
-        striker.join(60)
+        striker.join(300)
     return panel, result, made[0] if made else 0.0
 
 
@@ -239,7 +239,7 @@ def _begin_and_kill(plan: Plan, name: str) -> float:
     """Begin the run in a process of its own, on the same cluster, and kill that; when it was dead."""
     command = [sys.executable, "-m", "benchmarks._campaign", str(plan.seed), str(plan.number), name]
     root = Path(__file__).parents[1]
-    child = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=180)
+    child = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
     if child.returncode == 0:
         return 0.0  # its moment never came
     if child.returncode != -9:

@@ -54,7 +54,7 @@ def start(lab, tmp_path):
         log.unlink(missing_ok=True)
         variables = {**os.environ, "PYTHON": str(python), "LOG": str(log), **env}
         command = [str(lab / "start.sh"), *options]
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=800)
         return done, log.read_text().splitlines() if log.exists() else []
 
     return _start

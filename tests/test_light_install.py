@@ -103,7 +103,7 @@ def wheel(tmp_path_factory) -> Path:
     for name in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / name, copy)
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "."]
-    subprocess.run([*command, "--wheel-dir", copy / "wheel"], cwd=copy, check=True, timeout=120)
+    subprocess.run([*command, "--wheel-dir", copy / "wheel"], cwd=copy, check=True, timeout=800)
     return next((copy / "wheel").glob("*.whl"))
 
 
@@ -128,7 +128,7 @@ def run(python: Path, code: str, home: Path) -> subprocess.CompletedProcess:
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     variables |= {"LABKIT_HOME": str(home), "RAY_TMPDIR": str(home), "LABKIT_PANEL": "auto"}
     command = [python, "-c", code]
-    return subprocess.run(command, env=variables, cwd=home, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, env=variables, cwd=home, capture_output=True, text=True, timeout=800)
 
 
 def test_it_is_small_and_has_no_upper_bounds(declared, wheel):
@@ -140,7 +140,6 @@ def test_it_is_small_and_has_no_upper_bounds(declared, wheel):
     assert sum(sizes) + sum(entry.file_size for entry in zipfile.ZipFile(wheel).infolist()) < 40e6
 
 
-@pytest.mark.timeout(300)
 def test_a_run_on_a_plain_ray_in_a_terminal(environment, declared, home):
     done = run(environment(*declared, *ENGINES), PROGRAM, home)
     assert "record: finished 2 True" in done.stdout, done.stdout + done.stderr[-3000:]
@@ -165,6 +164,6 @@ def test_a_notebook_without_ipywidgets_shows_the_panel_too(environment, declared
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
-    NotebookClient(notebook, kernel_name="light", timeout=120).execute(cwd=tmp_path)
+    NotebookClient(notebook, kernel_name="light", timeout=800).execute(cwd=tmp_path)
     (shown,) = notebook.cells[0].outputs
     assert "lk-card" in shown["data"]["text/html"] and "finished" in shown["data"]["text/plain"]

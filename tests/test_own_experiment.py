@@ -45,7 +45,7 @@ def copy(name: str, old: str = "", new: str = "") -> Path:
 
 def run(*command: object) -> str:
     """What a script prints."""
-    done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=200)
+    done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -76,7 +76,7 @@ def test_a_table_and_a_run_of_it_that_was_killed_resumes(here, home):
     script, printed = copy("table.py", '"epochs": 10', '"epochs": 60'), here / "printed.txt"
     with printed.open("w") as output:
         killed = subprocess.Popen([sys.executable, "-u", script], stdout=output)
-        until(lambda: "epoch 5/60" in printed.read_text(), 200)
+        until(lambda: "epoch 5/60" in printed.read_text())
         killed.kill()
         killed.wait()
     assert 20 < on_test_rows(run(script, "--resume"), "rmse") < 40  # 25 of it is noise
@@ -91,7 +91,7 @@ def test_a_table_and_a_run_of_it_that_was_killed_resumes(here, home):
 def test_a_text_in_a_notebook(here):
     Path("plays.txt").write_text("to be or not to be, that is the question\n" * 200)
     notebook = jupytext.read(copy("text.py", "([] if", '(["plays.txt"] if'))
-    NotebookClient(notebook, timeout=200, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=800, kernel_name="python3").execute()
     printed = "".join(
         output.get("text", "")
         for cell in notebook.cells

@@ -23,7 +23,7 @@ lab = cluster.start()
 
 def climb(config):
     for step in range(config["steps"]):
-        time.sleep(0.2)  # so that the whole sweep takes as long as a few drawings
+        time.sleep(0.5)  # so that the whole sweep takes as long as some drawings, on any machine
         if config["lr"] > 0.75:
             raise ValueError("lr <b>is too large</b>")
         tune.report({"accuracy": 1 - (1 - config["lr"]) ** (step + 1)})
@@ -68,12 +68,12 @@ def test_the_panel_moves_and_stays(opened):
         for text in card.all_inner_texts():
             if re.search(r"\d+ of 16 trials are over", text) and text not in seen:
                 seen.append(text)
-                if len(seen) == 4:
+                if len(seen) == 3:
                     card.scroll_into_view_if_needed()
                     page.screenshot(path=ARTEFACTS / "05-running-light.png")
 
     notebook.run(1, meanwhile=watch)
-    assert len(seen) >= 4, seen
+    assert len(seen) >= 3, seen
     for theme in ("Dark", "Light"):
         notebook.theme(theme)
         card = notebook.cell(1).locator(".lk-card")
@@ -94,10 +94,10 @@ def test_the_stop_button_ends_a_sweep_and_the_next_cell_runs(opened):
     notebook, _ = opened
     cell = notebook.begin(2)
     card = "document.querySelectorAll('.jp-Cell')[2]?.querySelector('.lk-main')?.innerText ?? ''"
-    notebook.page.wait_for_function(f"() => /[1-9]\\d* stopped early/.test({card})", timeout=60_000)
+    notebook.page.wait_for_function(f"() => /[1-9]\\d* stopped early/.test({card})")
     assert notebook.busy
     cell.locator("button:has-text('Stop')").click()
-    notebook.wait_idle(seconds=30)
+    notebook.wait_idle()
     shown = cell.inner_text()
     assert "stopped by you" in shown and "Traceback" not in shown, shown
     notebook.page.screenshot(path=ARTEFACTS / "05-stopped.png")

@@ -21,7 +21,6 @@ def folder(root, tmp_path_factory):
     return folder
 
 
-@pytest.mark.timeout(600)
 def test_a_worker_is_killed_and_the_panel_shows_how_the_run_goes_on(home, folder, chromium):
     cells = nbformat.read(folder / "notebooks" / "tour.ipynb", as_version=4).cells
     training = next(k for k, cell in enumerate(cells) if cell.source.endswith(TRAINING))

@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 import build
 import examples
 import website
-from jupyterlab import ARTEFACTS, browser
+from jupyterlab import ARTEFACTS, browser, new_page
 from labkit.errors import LabError
 
 pytestmark = pytest.mark.browser
@@ -62,7 +62,7 @@ def window(chromium):
 
 @pytest.fixture
 def page(window):
-    page = window.new_page(viewport={"width": 1200, "height": 1000})
+    page = new_page(window)
     yield page
     page.close()
 

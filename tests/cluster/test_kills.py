@@ -3,6 +3,7 @@
 KILLS=20 python -m pytest tests/cluster/test_kills.py -s
 """
 
+import contextlib
 import os
 import random
 import shlex
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from labkit.system import family, supervision
@@ -88,8 +90,9 @@ def test_a_kernel_that_is_killed_at_any_moment(home):
 def ray_start(home):
     """The process of `ray start`, while it runs."""
     for one in family.running(home, "cluster", "head"):
-        if one.is_origin and "ray.scripts.scripts" in " ".join(one.process.cmdline()):
-            return one.process
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            if one.is_origin and "ray.scripts.scripts" in " ".join(one.process.cmdline()):
+                return one.process
     return None
 
 
@@ -101,7 +104,7 @@ def test_a_ray_start_that_is_killed_at_any_moment(home):
         time.sleep(after)
         if victim is not None and victim.is_running():
             victim.kill()
-        said = one.communicate(timeout=120)[0]
+        said = one.communicate(timeout=300)[0]
         print(f"ray start {number}: killed after {after:.1f} s; the kernel said {said!r}")
         wait_until_nothing_runs(home)
     assert "up" in python(START).stdout
@@ -158,10 +161,10 @@ def test_two_hosts_with_one_home_both_have_a_cluster_and_end_only_their_own(home
         wait_for(here, "2")
         wait_for(there, "2")
         mine = {one.pid for one in family.running(home)}
-        there.communicate("stop\n", timeout=60)  # it ends its cluster
+        there.communicate("stop\n", timeout=300)  # it ends its cluster
         assert {one.pid for one in family.running(home, "cluster") if one.is_origin} <= mine
         assert [one.program for one in family.running(home, "cluster", "head")].count("raylet") > 0
-        here.communicate("stop\n", timeout=60)
+        here.communicate("stop\n", timeout=300)
     finally:
         kill(here)
         kill(there)

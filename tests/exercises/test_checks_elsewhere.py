@@ -80,5 +80,5 @@ def given(tmp_path):
 def test_on_workers_that_have_no_lessons(given, monkeypatch, code, solved):
     with labs.home():
         monkeypatch.chdir(given / "given" / "notebooks")
-        done = labs.python(START + code, timeout=280, PYTHONPATH=str(given / "site"))
+        done = labs.python(START + code, timeout=800, PYTHONPATH=str(given / "site"))
         assert [f"{id} solved" in done.stdout for id in solved] == [True] * len(solved), done.stdout

@@ -1,7 +1,6 @@
 """Spark on this machine: both kinds of session, and that nothing of them is left."""
 
 import os
-import signal
 import stat
 import threading
 
@@ -14,7 +13,7 @@ from labkit import spark
 from labkit.errors import LabError, RunStopped
 from labkit.system import family
 from labkit.system import overview as inventory
-from labs import processes_of, python, until, wait_until_nothing_lives
+from labs import interrupt_inside, processes_of, python, until, wait_until_nothing_lives
 
 
 def driver_of(home) -> family.Member:
@@ -110,25 +109,26 @@ def test_labkit_stop_ends_the_spark_of_a_living_kernel_and_a_kill_leaves_nothing
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("seconds", [0.3, 3])
-def test_an_interrupted_start_leaves_nothing(home, seconds):
-    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+@pytest.mark.parametrize("moment", ["at its beginning", "when it has a JVM"])
+def test_an_interrupted_start_leaves_nothing(home, moment):
+    early = moment == "at its beginning"
+    interrupt_inside(lambda: early or "java" in [one.program for one in family.running(home)])
     with pytest.raises(RunStopped, match="the start of Spark"):
         spark.session(workers=2)
     assert spark.current() is None
     wait_until_nothing_lives(home)
     # A thread that waits for the JVM would keep this process from ending.
-    until(lambda: not [one for one in threading.enumerate() if one.name.startswith("labkit-spark")], 20)
+    until(lambda: not [one for one in threading.enumerate() if one.name.startswith("labkit-spark")])
 
 
 @pytest.mark.fault
 def test_an_interrupted_stop_a_jvm_that_hangs_and_one_that_is_lost(home):
     lab = spark.session(slots=1)
     psutil.Process(driver_of(home).pid).kill()
-    until(lambda: not lab.healthy, 10)
+    until(lambda: not lab.healthy)
     another = spark.session(slots=1)
     assert another is not lab
-    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    interrupt_inside()
     with pytest.raises(RunStopped, match=r"session.stop\(\): stopped by you"):
         another.stop()
     assert spark.current() is None

@@ -22,7 +22,7 @@ class Film:
         again when it scrolls, and the next call finds the new element.
         """
         try:
-            picture = shown.screenshot(animations="disabled", caret="hide", timeout=5000)
+            picture = shown.screenshot(animations="disabled", caret="hide", timeout=60_000)
         except Error as error:
             if "not attached" not in str(error):
                 raise

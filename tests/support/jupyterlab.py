@@ -5,7 +5,6 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,23 +12,25 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
+
+from labkit.machine import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a screenshot is compared by is the eye; it is kept for that.
 ARTEFACTS = ROOT / "artefacts"
+# For what never comes: a slow or busy machine takes many times as long as a quiet one.
+_SECONDS = 300
 
 
 @contextlib.contextmanager
 def served(folder: Path, **variables: str) -> Iterator[str]:
     """`make lab` with `folder` as its root; yields the address, with the token in it."""
-    token = secrets.token_hex(16)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    token, port = secrets.token_hex(16), free_port()
     options = (
         f"--no-browser --port {port} --ServerApp.root_dir={folder} --LabApp.expose_app_in_browser=True "
         "--MultiKernelManager.default_kernel_name=python3"
@@ -50,7 +51,7 @@ def served(folder: Path, **variables: str) -> Iterator[str]:
             os.killpg(server.pid, signal.SIGINT)
             os.killpg(server.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(20)
+            server.wait(60)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
 
@@ -64,13 +65,13 @@ def write_notebook(path: Path, *cells: str) -> None:
 
 
 def _wait_for(url: str, server: subprocess.Popen, log: Path) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=5):
             return
         assert server.poll() is None, log.read_text()
         time.sleep(0.3)
-    raise AssertionError(f"no JupyterLab after 90 s: {log.read_text()}")
+    raise AssertionError(f"no JupyterLab after {_SECONDS} s: {log.read_text()}")
 
 
 @contextlib.contextmanager
@@ -80,9 +81,16 @@ def browser(chromium: str) -> Iterator[Page]:
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         one = playwright.chromium.launch(executable_path=chromium, args=arguments)
         try:
-            yield one.new_page(viewport={"width": 1200, "height": 1000})
+            yield new_page(one)
         finally:
             one.close()
+
+
+def new_page(one: Browser, **options: Any) -> Page:
+    """A page that waits as long as it must for what it is asked to find or to load."""
+    page = one.new_page(viewport={"width": 1200, "height": 1000}, **options)
+    page.set_default_timeout(1000 * _SECONDS)
+    return page
 
 
 def accessible(page: Page, context: str | None = None) -> None:
@@ -104,12 +112,11 @@ class NotebookPage:
     def __init__(self, page: Page, address: str) -> None:
         self.page = page
         page.goto(address)
-        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
         # "idle" is shown before there is a kernel, too.
         page.wait_for_function(
             "() => window.jupyterapp.shell.currentWidget?.context?.sessionContext?.session?.kernel"
-            "?.status === 'idle'",
-            timeout=90_000,
+            "?.status === 'idle'"
         )
 
     def command(self, name: str, **arguments: object) -> None:
@@ -121,8 +128,14 @@ class NotebookPage:
     def theme(self, name: str) -> None:
         self.command("apputils:change-theme", theme=f"JupyterLab {name}")
         light = "true" if name == "Light" else "false"
-        self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached", timeout=30_000)
-        self.page.wait_for_timeout(1000)  # its style sheet comes over the network
+        self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
+        # Its style sheet comes over the network.
+        self.page.wait_for_function(
+            "light => light === "
+            "(getComputedStyle(document.body).getPropertyValue('--jp-layout-color0').trim() === 'white')",
+            arg=name == "Light",
+        )
+        self.page.wait_for_timeout(1000)  # until colours have faded
 
     @property
     def busy(self) -> bool:
@@ -132,7 +145,7 @@ class NotebookPage:
             "one => one.textContent.includes('[*]'))"
         )
 
-    def wait_idle(self, *, seconds: float = 120, meanwhile: Callable[[], None] = lambda: None) -> None:
+    def wait_idle(self, *, seconds: float = _SECONDS, meanwhile: Callable[[], None] = lambda: None) -> None:
         deadline = time.monotonic() + seconds
         while self.busy:
             assert time.monotonic() < deadline, f"the kernel is busy after {seconds} s"
@@ -150,11 +163,11 @@ class NotebookPage:
             number,
         )
         one = self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{number}']")
-        one.wait_for(state="attached", timeout=30_000)
+        one.wait_for(state="attached")
         return one
 
     def run(
-        self, number: int, *, seconds: float = 120, meanwhile: Callable[[], None] = lambda: None
+        self, number: int, *, seconds: float = _SECONDS, meanwhile: Callable[[], None] = lambda: None
     ) -> Locator:
         """Run a cell as Shift+Enter does, and wait for its end."""
         one = self.begin(number)
@@ -165,10 +178,10 @@ class NotebookPage:
         one = self.cell(number)
         self.command("notebook:run-cell")
         # A cell that waits or runs has a star, and one that has run a number.
-        one.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[(\*|\d+)\]")).wait_for(timeout=30_000)
+        one.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[(\*|\d+)\]")).wait_for()
         return one
 
-    def wait_for(self, cell: Locator, selector: str, *, seconds: float = 120) -> Locator:
+    def wait_for(self, cell: Locator, selector: str, *, seconds: float = _SECONDS) -> Locator:
         """Wait until a cell that runs shows something; if it ends without it, its text tells why."""
         wanted = cell.locator(selector).first
         deadline = time.monotonic() + seconds
@@ -186,6 +199,4 @@ class NotebookPage:
 
     def save(self) -> None:
         self.command("docmanager:save")
-        self.page.wait_for_function(
-            "() => !window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000
-        )
+        self.page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")

@@ -92,7 +92,7 @@ class Kernel:
         self._manager.start_kernel(env={**os.environ, **variables})
         self.client = self._manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=300)
 
     @property
     def pid(self) -> int:
@@ -102,7 +102,7 @@ class Kernel:
         """Send a cell off; do not wait for it."""
         return Cell(self.client.execute(code))
 
-    def wait(self, cell: Cell, *, until: str | None = None, seconds: float = 90) -> Cell:
+    def wait(self, cell: Cell, *, until: str | None = None, seconds: float = 300) -> Cell:
         """Wait for the end of a cell, or until a text is in its output."""
         deadline = time.monotonic() + seconds
         while not cell.done and not (until is not None and until in cell.text):
@@ -115,7 +115,7 @@ class Kernel:
         with contextlib.suppress(queue.Empty):
             self._take(cell, self.client.get_iopub_msg(timeout=0.2))
 
-    def run(self, code: str, *, seconds: float = 90) -> Cell:
+    def run(self, code: str, *, seconds: float = 300) -> Cell:
         return self.wait(self.begin(code), seconds=seconds)
 
     def interrupt(self) -> None:
@@ -126,11 +126,14 @@ class Kernel:
         self._manager.provisioner.process.kill()
         self._manager.provisioner.process.wait()
 
-    def shut_down(self) -> float:
-        """End it as JupyterLab does: interrupt, ask, and only then insist. Returns seconds."""
-        began = time.monotonic()
+    def shut_down(self) -> int:
+        """Interrupt it and ask it to end, as JupyterLab does. Returns its exit status: 0 if it does so by itself.
+
+        JupyterLab insists after 5 s. Here it has longer, because a busy machine may need that.
+        """
+        process, self._manager.shutdown_wait_time = self._manager.provisioner.process, 240.0
         self._manager.shutdown_kernel()
-        return time.monotonic() - began
+        return process.wait()
 
     def close(self) -> None:
         self.client.stop_channels()

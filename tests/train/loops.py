@@ -59,7 +59,8 @@ def first_epoch():
 def train_loop(config, _=None):
     """Counts by hand, next to what it trains: 64 rows in batches of 8, epochs of an evaluation and a report.
 
-    `breaks` and `dies` are a moment as (rank, epoch, step): it raises, or its process is killed, once.
+    `breaks` and `dies` are a moment as (rank, epoch, step): it raises, or its process is killed, once; and
+    not before there is a file `when`.
     """
     torch.manual_seed(0)
     model = prepare_model(torch.nn.Linear(4, 1))
@@ -80,6 +81,8 @@ def train_loop(config, _=None):
                 raise ArithmeticError("the loss is not a number")
             if config.get("dies") == moment and not os.path.exists(config["died"]):
                 open(config["died"], "w").close()
+                while "when" in config and not os.path.exists(config["when"]):
+                    time.sleep(0.05)
                 os.kill(os.getpid(), signal.SIGKILL)
         print("epoch", epoch, "is over")
         with torch.no_grad():

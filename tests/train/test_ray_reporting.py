@@ -3,6 +3,7 @@
 import contextlib
 import pickle
 import signal
+import threading
 import traceback
 
 import psutil
@@ -78,7 +79,17 @@ def test_what_a_worker_raises_is_shown_with_its_own_lines(lab, home, panel):
 
 def test_a_killed_worker_is_one_line_and_its_restart_repeats_steps(lab, home, panel, capfd):
     run = {"failure_config": FailureConfig(max_failures=1)}
-    panel.fit(trainer_of(home, run=run, dies=(1, 1, 2), died=str(home / "died-1"), seconds=0.25))
+    when = home / "heard"
+
+    def heard():
+        """What the panel is to know of: the checkpoint of the first epoch, and each step before the death."""
+        until(lambda: panel.state.checkpoints and panel.state.workers and panel.state.made == 7)
+        when.touch()
+
+    threading.Thread(target=heard, daemon=True).start()
+    panel.fit(
+        trainer_of(home, run=run, dies=(1, 1, 2), died=str(home / "died-1"), when=str(when), seconds=0.25)
+    )
     state = panel.state
     assert [failure.text for failure in state.failures] == ["rank 1 is gone: killed, or out of memory"]
     assert (state.status, len(state.history), state.workers.restarts) == ("finished", 3, 1)
@@ -88,7 +99,7 @@ def test_a_killed_worker_is_one_line_and_its_restart_repeats_steps(lab, home, pa
     said = capfd.readouterr()
     assert "A worker died or was killed" not in said.out + said.err
     with pytest.raises(RunFailed) as failed:
-        panel.fit(trainer_of(home, dies=(1, 0, 2), died=str(home / "died-2")))
+        panel.fit(trainer_of(home, dies=(1, 0, 2), died=str(home / "died-2"), when=str(when)))
     assert failed.value.fact == "rank 1 is gone: killed, or out of memory"
     assert f"RunConfig(name={panel.run_id!r}) goes on from the last checkpoint" in failed.value.fix
     assert panel.state.failures[-1].text == failed.value.fact
@@ -122,7 +133,7 @@ def test_an_interrupt_ends_the_run_and_frees_its_cpus(lab, home, panel):
     # `%debug` still finds what was in Ray's frames, and that keeps no process alive.
     frames = [frame for frame, _ in traceback.walk_tb(stopped.value.__context__.__traceback__)]
     assert any("controller" in frame.f_locals for frame in frames)
-    until(lambda: not _controllers(home), 30)
+    until(lambda: not _controllers(home))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -130,12 +141,12 @@ def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel):
     """Ray's controller waits for them, and listens to nothing else meanwhile."""
     trainer = trainer_of(home)
     trainer.scaling_config.resources_per_worker = {"CPU": 1, "tape": 1}
-    interrupt_when(lambda: _controllers(home) and placement_group_table())
+    interrupt_when(lambda: "PENDING" in {group["state"] for group in placement_group_table().values()})
     with pytest.raises(RunStopped, match="stopped by you"):
         panel.fit(trainer)
-    assert panel.state.elapsed() < 20
+    assert panel._interrupts.forced  # it didn't answer, and was not waited for
     assert idle(lab)
-    until(lambda: {group["state"] for group in placement_group_table().values()} == {"REMOVED"}, 30)
+    until(lambda: {group["state"] for group in placement_group_table().values()} == {"REMOVED"})
     panel.fit(trainer_of(home))
     assert panel.state.status == "finished"
 
