@@ -227,7 +227,7 @@ trainer = make_trainer(every_10_steps, max_failures=1)
 with panel.watch(trainer):
     restarted = trainer.fit()
 
-reveal("08-a", float(fault.wait(10).repeated))
+reveal("08-a", float(fault.wait().repeated))
 print("the second attempt went on after step", restarted.return_value["first"])
 print(f"largest difference from the weights of one process: {difference(restarted):.1e}")
 fault
@@ -405,7 +405,7 @@ trainer = make_trainer(no_checkpoints, steps=14)
 with panel.watch(trainer):
     trainer.fit()
 
-reveal("08-c", "nothing" if fault.wait(10).noticed is None else "it restarts the run")
+reveal("08-c", "nothing" if fault.wait().noticed is None else "it restarts the run")
 fault
 
 # %% tags=["claim"]
@@ -501,7 +501,7 @@ trainer = make_trainer(on_notice, workers=(1, 4))
 with panel.watch(trainer):
     warned = trainer.fit()
 
-repeated = fault.wait(10).repeated
+repeated = fault.wait().repeated
 reached = warned.return_value["first"] + repeated
 reveal("08-d", float(reached))
 fault

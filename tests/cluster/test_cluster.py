@@ -463,9 +463,11 @@ def test_it_runs_on_without_what_it_can_do_without(lab, home):
     assert lab.is_running and cluster.current() is lab and ray.get(ray.remote(lambda: 1).remote()) == 1
 
 
-def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home):
+def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home, monkeypatch):
     assert len(members(home)) > 5
-    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    release = lab._launcher.release
+    interrupted = [lambda: os.kill(os.getpid(), signal.SIGINT), release]  # when it has disconnected
+    monkeypatch.setattr(lab._launcher, "release", lambda: [do() for do in interrupted])
     with pytest.raises(RunStopped, match=r"lab.stop\(\): stopped by you. The cluster has been stopped all"):
         lab.stop()
     assert family.groups(home) == set()

@@ -5,7 +5,6 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,18 +17,28 @@ import nbformat
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, sync_playwright
 
+from labkit.machine import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 # What a screenshot is compared by is the eye; it is kept for that.
 ARTEFACTS = ROOT / "artefacts"
+
+# Whether the style sheet of a theme has come: its ground is there, and light or dark.
+_GROUND_IS_LIGHT = """light => {
+    const one = document.createElement('i');
+    one.style.background = 'var(--jp-layout-color1)';
+    document.body.append(one);
+    const colours = getComputedStyle(one).backgroundColor.match(/[0-9.]+/g).map(Number);
+    one.remove();
+    return colours.length === 3 && (colours[0] + colours[1] + colours[2] > 382) === light;
+}"""
 
 
 @contextlib.contextmanager
 def served(folder: Path, **variables: str) -> Iterator[str]:
     """`make lab` with `folder` as its root; yields the address, with the token in it."""
     token = secrets.token_hex(16)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()  # none of those that the system gives to whoever asks for any
     options = (
         f"--no-browser --port {port} --ServerApp.root_dir={folder} --LabApp.expose_app_in_browser=True "
         "--MultiKernelManager.default_kernel_name=python3"
@@ -64,13 +73,13 @@ def write_notebook(path: Path, *cells: str) -> None:
 
 
 def _wait_for(url: str, server: subprocess.Popen, log: Path) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=5):
             return
         assert server.poll() is None, log.read_text()
         time.sleep(0.3)
-    raise AssertionError(f"no JupyterLab after 90 s: {log.read_text()}")
+    raise AssertionError(f"no JupyterLab after 180 s: {log.read_text()}")
 
 
 @contextlib.contextmanager
@@ -104,12 +113,12 @@ class NotebookPage:
     def __init__(self, page: Page, address: str) -> None:
         self.page = page
         page.goto(address)
-        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=180_000)
         # "idle" is shown before there is a kernel, too.
         page.wait_for_function(
             "() => window.jupyterapp.shell.currentWidget?.context?.sessionContext?.session?.kernel"
             "?.status === 'idle'",
-            timeout=90_000,
+            timeout=180_000,
         )
 
     def command(self, name: str, **arguments: object) -> None:
@@ -121,8 +130,9 @@ class NotebookPage:
     def theme(self, name: str) -> None:
         self.command("apputils:change-theme", theme=f"JupyterLab {name}")
         light = "true" if name == "Light" else "false"
-        self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached", timeout=30_000)
-        self.page.wait_for_timeout(1000)  # its style sheet comes over the network
+        self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached", timeout=120_000)
+        self.page.wait_for_function(_GROUND_IS_LIGHT, arg=name == "Light", timeout=120_000)
+        self.page.wait_for_timeout(1000)  # it is drawn anew
 
     @property
     def busy(self) -> bool:
@@ -132,7 +142,7 @@ class NotebookPage:
             "one => one.textContent.includes('[*]'))"
         )
 
-    def wait_idle(self, *, seconds: float = 120, meanwhile: Callable[[], None] = lambda: None) -> None:
+    def wait_idle(self, *, seconds: float = 300, meanwhile: Callable[[], None] = lambda: None) -> None:
         deadline = time.monotonic() + seconds
         while self.busy:
             assert time.monotonic() < deadline, f"the kernel is busy after {seconds} s"
@@ -150,11 +160,11 @@ class NotebookPage:
             number,
         )
         one = self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{number}']")
-        one.wait_for(state="attached", timeout=30_000)
+        one.wait_for(state="attached", timeout=120_000)
         return one
 
     def run(
-        self, number: int, *, seconds: float = 120, meanwhile: Callable[[], None] = lambda: None
+        self, number: int, *, seconds: float = 300, meanwhile: Callable[[], None] = lambda: None
     ) -> Locator:
         """Run a cell as Shift+Enter does, and wait for its end."""
         one = self.begin(number)
@@ -165,10 +175,10 @@ class NotebookPage:
         one = self.cell(number)
         self.command("notebook:run-cell")
         # A cell that waits or runs has a star, and one that has run a number.
-        one.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[(\*|\d+)\]")).wait_for(timeout=30_000)
+        one.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[(\*|\d+)\]")).wait_for(timeout=120_000)
         return one
 
-    def wait_for(self, cell: Locator, selector: str, *, seconds: float = 120) -> Locator:
+    def wait_for(self, cell: Locator, selector: str, *, seconds: float = 300) -> Locator:
         """Wait until a cell that runs shows something; if it ends without it, its text tells why."""
         wanted = cell.locator(selector).first
         deadline = time.monotonic() + seconds
@@ -187,5 +197,5 @@ class NotebookPage:
     def save(self) -> None:
         self.command("docmanager:save")
         self.page.wait_for_function(
-            "() => !window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000
+            "() => !window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=120_000
         )

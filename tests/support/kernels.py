@@ -92,7 +92,7 @@ class Kernel:
         self._manager.start_kernel(env={**os.environ, **variables})
         self.client = self._manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=150)
 
     @property
     def pid(self) -> int:
@@ -102,7 +102,7 @@ class Kernel:
         """Send a cell off; do not wait for it."""
         return Cell(self.client.execute(code))
 
-    def wait(self, cell: Cell, *, until: str | None = None, seconds: float = 90) -> Cell:
+    def wait(self, cell: Cell, *, until: str | None = None, seconds: float = 200) -> Cell:
         """Wait for the end of a cell, or until a text is in its output."""
         deadline = time.monotonic() + seconds
         while not cell.done and not (until is not None and until in cell.text):
@@ -115,7 +115,7 @@ class Kernel:
         with contextlib.suppress(queue.Empty):
             self._take(cell, self.client.get_iopub_msg(timeout=0.2))
 
-    def run(self, code: str, *, seconds: float = 90) -> Cell:
+    def run(self, code: str, *, seconds: float = 200) -> Cell:
         return self.wait(self.begin(code), seconds=seconds)
 
     def interrupt(self) -> None:

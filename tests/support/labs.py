@@ -54,7 +54,7 @@ def lab(home: Path, request: pytest.FixtureRequest) -> Iterator["cluster.Cluster
         yield started
 
 
-def python(code: str, *args: object, timeout: float = 90, **variables: str) -> subprocess.CompletedProcess:
+def python(code: str, *args: object, timeout: float = 150, **variables: str) -> subprocess.CompletedProcess:
     """Run some lines in a process of their own, with further environment variables."""
     command = [sys.executable, "-c", code, *map(str, args)]
     environment = {**os.environ, **variables}
@@ -94,9 +94,12 @@ def processes_of(home: Path) -> list[str]:
 
 
 def wait_until_nothing_lives(home: Path) -> None:
-    """Nothing that was given this home is left, after the moment that a kernel and a watchdog take to end."""
+    """Nothing that was given this home is left, after the moment that a kernel and a watchdog take to end.
+
+    It is less than a minute, after which the supervisor ends what has no user.
+    """
     with contextlib.suppress(AssertionError):
-        until(lambda: not processes_of(home), 20)
+        until(lambda: not processes_of(home), 45)
     assert processes_of(home) == []
 
 
@@ -106,7 +109,7 @@ def solved_exercises(home: Path) -> set[str]:
     return set(json.loads(path.read_text()).get("solved", ())) if path.exists() else set()
 
 
-def idle(lab: "cluster.Cluster", seconds: float = 30) -> bool:
+def idle(lab: "cluster.Cluster", seconds: float = 90) -> bool:
     """Whether all CPUs of a cluster come free again."""
     with contextlib.suppress(AssertionError):
         until(lambda: ray.available_resources().get("CPU", 0) >= lab.cpus, seconds)

@@ -122,20 +122,20 @@ def test_an_interrupt_ends_the_run_and_frees_its_cpus(lab, home, panel):
     # `%debug` still finds what was in Ray's frames, and that keeps no process alive.
     frames = [frame for frame, _ in traceback.walk_tb(stopped.value.__context__.__traceback__)]
     assert any("controller" in frame.f_locals for frame in frames)
-    until(lambda: not _controllers(home), 30)
+    until(lambda: not _controllers(home))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel):
+def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel, monkeypatch):
     """Ray's controller waits for them, and listens to nothing else meanwhile."""
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "3600")
     trainer = trainer_of(home)
     trainer.scaling_config.resources_per_worker = {"CPU": 1, "tape": 1}
     interrupt_when(lambda: _controllers(home) and placement_group_table())
     with pytest.raises(RunStopped, match="stopped by you"):
         panel.fit(trainer)
-    assert panel.state.elapsed() < 20
     assert idle(lab)
-    until(lambda: {group["state"] for group in placement_group_table().values()} == {"REMOVED"}, 30)
+    until(lambda: {group["state"] for group in placement_group_table().values()} == {"REMOVED"})
     panel.fit(trainer_of(home))
     assert panel.state.status == "finished"
 
