@@ -5,7 +5,6 @@ import itertools
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 import torch
