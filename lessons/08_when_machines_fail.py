@@ -494,7 +494,7 @@ predict("08-d", ...)  # a number
 import os
 
 os.environ["RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S"] = "0.5"  # by default, Ray asks every 5 seconds
-os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "6"  # by default 60; explained below
+os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "8"  # by default 60; explained below
 panel = TrainPanel("08-on-notice")
 fault = faults.drain_node("node-2", deadline=2).at(panel, step=5)
 trainer = make_trainer(on_notice, workers=(1, 4))
