@@ -34,7 +34,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 def loop(config):
     """Epochs of steps in which the ranks wait for one another; one checkpoint for each epoch.
 
-    The second epoch is slow enough for each step to be told, and before its last step rank 0 waits until the
+    The second epoch is slow enough for an event of each step, and before its last step rank 0 waits until the
     fault was made: a busy machine may take its time for that.
     """
     import torch

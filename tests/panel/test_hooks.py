@@ -289,7 +289,7 @@ def test_the_total_is_known_from_the_loader(tracker, events):
 
 
 class Clock:
-    """A clock that goes on when it is told to."""
+    """A clock that the loop sets."""
 
     now = 1000.0
 

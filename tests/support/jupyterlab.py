@@ -38,7 +38,7 @@ _GROUND_IS_LIGHT = """light => {
 def served(folder: Path, **variables: str) -> Iterator[str]:
     """`make lab` with `folder` as its root; yields the address, with the token in it."""
     token = secrets.token_hex(16)
-    port = free_port()  # none of those that the system gives to whoever asks for any
+    port = free_port()  # none of those that the system gives to a process that asks for any
     options = (
         f"--no-browser --port {port} --ServerApp.root_dir={folder} --LabApp.expose_app_in_browser=True "
         "--MultiKernelManager.default_kernel_name=python3"
@@ -132,7 +132,7 @@ class NotebookPage:
         light = "true" if name == "Light" else "false"
         self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached", timeout=120_000)
         self.page.wait_for_function(_GROUND_IS_LIGHT, arg=name == "Light", timeout=120_000)
-        self.page.wait_for_timeout(1000)  # it is drawn anew
+        self.page.wait_for_timeout(1000)  # the page is drawn again
 
     @property
     def busy(self) -> bool:
