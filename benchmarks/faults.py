@@ -51,10 +51,12 @@ def kill_in_an_upload(rng: random.Random, settings: Settings) -> str:
     images = datasets.load("digits", n=400)
     prefix = f"kill-{rng.getrandbits(32):08x}"
     committed: dict[str, str] = {}
-    with _noting_puts(store, committed):
+    with _noting_puts(store, committed) as pausing:
         wait_for = rng.randrange(1, len(images))
-        # The moment is a number of objects, and a little more: so the kill is always in the middle.
+        # The moment is a number of objects, and a little more, in which nothing else is sent: so the kill is
+        # always in the middle, however busy the machine is.
         killer = _Killer(lambda: len(committed) >= wait_for, rng.uniform(0, 0.005), settings)
+        pausing.append(lambda: len(committed) >= wait_for and killer.join())
         try:
             upload(images, store, "faults", prefix=prefix)
         except LabError as error:
@@ -192,8 +194,12 @@ class _Killer(threading.Thread):
 
 
 @contextlib.contextmanager
-def _noting_puts(store: storage.Store, committed: dict[str, str]) -> Iterator[None]:
-    """Note each object that the store has said yes to, with the MD5 of what was sent."""
+def _noting_puts(store: storage.Store, committed: dict[str, str]) -> Iterator[list[Callable[[], object]]]:
+    """Note each object that the store has said yes to, with the MD5 of what was sent.
+
+    Yields what is called after each of them; the next ones wait for that.
+    """
+    after: list[Callable[[], object]] = []
     files = store.files
     before = files._call_s3
 
@@ -202,11 +208,13 @@ def _noting_puts(store: storage.Store, committed: dict[str, str]) -> Iterator[No
         if method == "put_object":
             body = options["Body"]
             committed[f"{options['Bucket']}/{options['Key']}"] = hashlib.md5(body).hexdigest()
+            for do in after:
+                do()
         return answer
 
     files._call_s3 = call
     try:
-        yield
+        yield after
     finally:
         del files._call_s3
 

@@ -141,8 +141,9 @@ class Fault:
         state, position, steps, undone = self._panel and self._panel.state, self._position(), 0, False
         failures, repeated = (len(state.failures), state.repeated) if state else (0, 0)
         self.moment = position and position[1:]
-        self.did, self.outcome = next(action), "made"
+        self.did = next(action)
         made = moved = time.monotonic()
+        self.outcome = "made"
         while not (undone and (not state or state.over or steps >= _STEPS_AGAIN)):
             undone = next(action, None) is None or bool(state and state.over)
             time.sleep(_EVERY)

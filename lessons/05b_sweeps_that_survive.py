@@ -169,7 +169,7 @@ def count(config):
         with checkpoint.as_directory() as place:
             done = int(Path(place, "count").read_text())
     for number in range(done + 1, 7):
-        time.sleep(0.1)
+        time.sleep(0.2)
         with open(config["log"], "a") as log:
             log.write(f"{config['x']} {number}\n")
         with tempfile.TemporaryDirectory() as place:
@@ -198,8 +198,8 @@ if __name__ == "__main__":
     main(*sys.argv[1:])
 
 # %% [markdown]
-# The environment variable `TUNE_GLOBAL_CHECKPOINT_S=0` makes Tune save its state after every event. By default it does so every ten seconds, which is fine for a night and too rarely for this lesson. Start the program, wait until two trials have
-# counted to six, and kill it with `SIGKILL`, which leaves it no chance to clean up.
+# The environment variable `TUNE_GLOBAL_CHECKPOINT_S=0` makes Tune save its state after every event. By default it does so every ten seconds, which is fine for a night and too rarely for this lesson. Start the program, and wait until two trials have
+# counted to six and the other two have made a second step. By then Tune has saved that the first two are over. Then kill the program with `SIGKILL`, which leaves it no chance to clean up.
 
 # %%
 import subprocess
@@ -215,8 +215,8 @@ def steps():
     return [tuple(line.split()) for line in log.read_text().splitlines()]
 
 
-def finished():
-    return {x for x, number in steps() if number == "6"}
+def trials_at(count):
+    return [x for x, number in steps() if number == count]
 
 
 # %%
@@ -226,10 +226,9 @@ process = subprocess.Popen(
     stdout=subprocess.DEVNULL,
     stderr=subprocess.DEVNULL,
 )
-while len(finished()) < 2 and process.poll() is None:
+while len(trials_at("2")) < 4 and process.poll() is None:
     time.sleep(0.1)
-done = finished()
-time.sleep(1)  # until Tune has saved that they are over
+done = trials_at("6")[:2]
 process.kill()
 print("exit status", process.wait(), "after", len(steps()), "steps")
 

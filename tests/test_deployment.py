@@ -180,14 +180,14 @@ def test_the_forwarder_finds_the_dashboard_of_each_new_cluster(home):
                 server.shutdown()
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 def _get(port: int, path: str) -> str:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}", headers={"X-Ray-Authorization": "Bearer abc", "Connection": "close"}
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while True:
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:

@@ -77,9 +77,9 @@ folder = Path(sys.argv[1])
 for k in range(50):
     (folder / f"module_{k}.py").write_text("")
 sys.path.insert(0, str(folder))
-print("go", flush=True)
 try:
     with interrupts.stoppable("importing") as check:
+        print("go", flush=True)
         while True:
             for k in range(50):
                 __import__(f"module_{k}")
@@ -98,6 +98,6 @@ def test_an_interrupt_in_the_middle_of_an_import_is_not_lost(tmp_path, pause):
         process.stdout.readline()
         time.sleep(pause)
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=30)[0].startswith("importing: stopped by you.")
+        assert process.communicate(timeout=90)[0].startswith("importing: stopped by you.")
     finally:
         process.kill()

@@ -99,7 +99,7 @@ class _Rooms(dict):
         return importlib.import_module("labkit.models.torch" if name == "torch" else f"labkit.{name}")
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)  # the first one imports its engine
 @pytest.mark.parametrize("call", CALLS)
 def test_a_wrong_call_is_refused_and_starts_nothing(call, tmp_path, monkeypatch):
     home = tmp_path / "home"

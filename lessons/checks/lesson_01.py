@@ -12,6 +12,7 @@ from labkit.exercises.registry import Lesson
 from labkit.exercises.running import learners_errors
 
 LESSON = Lesson("01", "A cluster on your machine")
+_PATIENCE = 8.0  # seconds for what a right answer does at once
 
 
 @LESSON.exercise(
@@ -19,16 +20,31 @@ LESSON = Lesson("01", "A cluster on your machine")
     "Submit all tasks first. In what order do they finish, and what does `ray.get` with a list do?",
     "Ask `ray.wait` for one reference that is ready, keep its result, and go on with the others.",
     "`while waiting:`, `ready, waiting = ray.wait(waiting)`, and `results.extend(ray.get(ready))`.",
-    seconds=60,
+    seconds=90,
     stuck="the list of references that wait never gets shorter, or a task waits for a CPU",
 )
 def _as_they_finish(as_they_finish: Any) -> None:
-    """The function runs a task of two inputs, which notes when it begins and ends; the second one is faster."""
+    """The function runs two tasks, and the first of them ends when the result of the second was taken.
+
+    No clock decides about a right answer.
+    """
     import ray
 
-    timed = ray.remote(_timed)
-    result_of(as_they_finish, timed, [0.0, 0.0], what="as_they_finish")  # starts the worker processes
-    spans = result_of(as_they_finish, timed, [1.2, 0.6], what="as_they_finish")
+    board = ray.remote(num_cpus=0)(_Board).remote()
+
+    @ray.remote
+    def task(name: str) -> dict[str, Any]:
+        return _one_of_two(board, name)
+
+    submit = task.remote
+
+    def remote(name: str) -> Any:
+        reference = submit(name)
+        board.note.remote(f"{name} was submitted")
+        return reference
+
+    task.remote = remote
+    spans = result_of(as_they_finish, task, ["slow", "quick"], what="as_they_finish")
     found = spans if isinstance(spans, (list, tuple)) else [spans]
     if any(type(one).__name__ == "ObjectRef" for one in found):
         raise Wrong("as_they_finish returns references and not the results: get them with `ray.get`")
@@ -38,9 +54,9 @@ def _as_they_finish(as_they_finish: Any) -> None:
         raise Wrong(f"the list has {describe(spans[0])} in it, and not what the task returned")
     if os.getpid() in (spans[0]["pid"], spans[1]["pid"]):
         raise Wrong("the tasks ran in this process: call `task.remote(…)`")
-    if max(span["begin"] for span in spans) >= min(span["end"] for span in spans):
+    if any(span["alone"] for span in spans):
         raise Wrong("the second task began when the first had ended: you waited before you submitted it")
-    if [span["input"] for span in spans] != [0.6, 1.2]:
+    if [span["name"] for span in spans] != ["quick", "slow"]:
         raise Wrong(
             "the results are in the order of the inputs: take each one as soon as `ray.wait` returns it"
         )
@@ -120,10 +136,55 @@ def _process(actor: Any) -> int:
     return os.getpid()
 
 
-def _timed(seconds: float) -> dict[str, Any]:
-    begin = time.time()
-    time.sleep(seconds)
-    return {"input": seconds, "pid": os.getpid(), "begin": begin, "end": time.time()}
+class _Board:
+    """An actor: what tasks and the check note, each of them can see."""
+
+    def __init__(self) -> None:
+        self.notes: set[str] = set()
+
+    def note(self, what: str) -> None:
+        self.notes.add(what)
+
+    def has(self, what: str) -> bool:
+        return what in self.notes
+
+
+class _Taken:
+    """A part of a result that notes, where `ray.get` makes the result, that it was taken."""
+
+    def __init__(self, board: Any, name: str) -> None:
+        self.board, self.name = board, name
+
+    def __reduce__(self) -> tuple:
+        return _note_taken, (self.board, self.name)
+
+
+def _note_taken(board: Any, name: str) -> None:
+    board.note.remote(f"{name} was taken")
+
+
+def _one_of_two(board: Any, name: str) -> dict[str, Any]:
+    """The task "slow", which waits for the other one, or "quick"."""
+    alone = False
+    if name == "slow":
+        alone = not _comes(board, "quick was submitted", _PATIENCE)
+        if not alone and _comes(board, "quick has ended", 60):
+            _comes(board, "quick was taken", _PATIENCE)
+    else:
+        board.note.remote("quick has ended")
+    return {"name": name, "pid": os.getpid(), "alone": alone, "taken": _Taken(board, name)}
+
+
+def _comes(board: Any, what: str, seconds: float) -> bool:
+    """Wait for a note on the board; False if it does not come in time."""
+    import ray
+
+    deadline = time.monotonic() + seconds
+    while not ray.get(board.has.remote(what)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _add_in_task(counter: Any, number: int) -> None:

@@ -106,7 +106,7 @@ def _over_ranks(accuracy_on_all_ranks: Any) -> None:
     config = {"measure": accuracy_on_all_ranks, "batches": _BATCHES}
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    trainer = partial(TorchTrainer, torch_config=TorchConfig(timeout_s=10))
+    trainer = partial(TorchTrainer, torch_config=TorchConfig(timeout_s=20))
     try:
         result, _ = run_loop(_measured, config, num_workers=2, trainer=trainer, name=name)
     except Wrong as error:

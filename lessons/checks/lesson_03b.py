@@ -101,10 +101,10 @@ def _returned(*args: Any, **options: Any) -> Any:
 
 
 def _impatient_trainer() -> Callable:
-    """A TorchTrainer whose ranks wait for each other for 10 seconds, and not for half an hour."""
+    """A TorchTrainer whose ranks wait for each other for 20 seconds, and not for half an hour."""
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    return partial(TorchTrainer, torch_config=TorchConfig(timeout_s=10))
+    return partial(TorchTrainer, torch_config=TorchConfig(timeout_s=20))
 
 
 def _idle_and_trained(config: dict) -> tuple[Any, Any, float, set[int]]:

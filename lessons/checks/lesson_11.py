@@ -78,6 +78,7 @@ def _set_sync(model: Any, requires_gradient_sync: bool, *, recurse: bool = True)
     "`backward()` adds to the gradients that are there. When are they cleared, and when are they used?",
     "Each part's loss is the mean of its own rows, and the batch's loss is the mean of these means.",
     "`model.set_requires_gradient_sync(last)`, then `(loss_of(model, x, y) / len(parts)).backward()`.",
+    seconds=30,  # the first optimizer of a process imports for seconds
 )
 def _in_parts(accumulate: Any) -> None:
     import torch

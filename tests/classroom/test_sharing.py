@@ -104,7 +104,7 @@ def test_to_join_another_class_leaves_the_first(place, tmp_path):
 
 
 NOTEBOOK = """
-import json, os, pathlib, psutil, shutil, sys, time
+import json, os, pathlib, psutil, sys, time
 from IPython.core.interactiveshell import InteractiveShell
 import classroom
 from labkit.exercises import sections
@@ -117,7 +117,7 @@ classroom.join(str(place), "ann")
 (file,) = place.iterdir()
 
 def wait(true):
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not true():
         assert time.monotonic() < end, repr(classroom.show())
         time.sleep(0.05)
@@ -142,7 +142,7 @@ wait(lambda: said()["minutes"].get("03 The loop you have", 0) > 0)
 assert said()["section"]["name"] == "03 The loop you have"
 
 # The share is gone: cells go on, nothing is printed, and `show` says it.
-shutil.rmtree(place)
+place.rename(place.parent / "elsewhere")  # at once: the process that shares may be writing into it
 print("gone", flush=True)
 run("predict('03-b', 2)")
 wait(lambda: "last try failed" in repr(classroom.show()))
@@ -165,4 +165,4 @@ def test_in_a_notebook(place, home, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout.partition("gone")[2].split()
     assert said[:-1] == ["03-b", "·", "you", "say", "2", "fine"]
-    until(lambda: not runs(int(said[-1])), 30)  # the process that shares ends with its kernel
+    until(lambda: not runs(int(said[-1])))  # the process that shares ends with its kernel

@@ -32,7 +32,7 @@ from labkit.machine import free_port
 from labkit.settings import Settings
 from labkit.system import family, process_info, supervision
 from labkit.system.family import make_folder
-from labs import interrupt_inside, python, runs, until
+from labs import python, runs, until
 
 pytestmark = pytest.mark.fault
 
@@ -476,9 +476,11 @@ def test_it_runs_on_without_what_it_can_do_without(lab, home):
     assert lab.is_running and cluster.current() is lab and ray.get(ray.remote(lambda: 1).remote()) == 1
 
 
-def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home):
+def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home, monkeypatch):
     assert len(members(home)) > 5
-    interrupt_inside()
+    release = lab._launcher.release
+    interrupted = [lambda: os.kill(os.getpid(), signal.SIGINT), release]  # when it has disconnected
+    monkeypatch.setattr(lab._launcher, "release", lambda: [do() for do in interrupted])
     with pytest.raises(RunStopped, match=r"lab.stop\(\): stopped by you. The cluster has been stopped all"):
         lab.stop()
     assert family.groups(home) == set()

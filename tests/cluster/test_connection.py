@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 from concurrent import futures
 from pathlib import Path
@@ -72,8 +73,9 @@ def test_a_token_is_found_where_ray_looks_and_in_its_order(user, serve, monkeypa
     address = serve(TOKEN)
     with pytest.raises(LabError, match="refused the token: none was found"):
         check_reachable(address, read_token())
-    with pytest.raises(LabError, match="nothing answers there") as refused:
-        check_reachable(f"127.0.0.1:{free_port()}", None)
+    with socket.socket() as mute, pytest.raises(LabError, match="nothing answers there") as refused:
+        mute.bind(("127.0.0.1", 0))  # nobody else gets this port
+        check_reachable(f"127.0.0.1:{mute.getsockname()[1]}", None)
     assert "ray status" in refused.value.fix
     for way in ("~/.ray/auth_token", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"):
         give(user, way, TOKEN, monkeypatch)

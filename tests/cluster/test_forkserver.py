@@ -32,7 +32,7 @@ about = {
 }
 print(json.dumps(about), flush=True)
 """
-SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 DRAWS = "import ray\nray.ObjectRef.from_random()\n"
 JOB = "0a000000"
 
@@ -139,7 +139,7 @@ def run(started, tmp_path):
 
 
 def told(process):
-    out, err = process.communicate("some input", timeout=60)
+    out, err = process.communicate("some input", timeout=200)
     assert process.returncode == 0 and out, err
     return json.loads(out)
 
@@ -177,7 +177,7 @@ def test_whoever_ends_the_client_ends_its_worker(server, run, number):
     assert worker != process.pid
     process.send_signal(number)
     until(lambda: not runs(worker))
-    process.wait(30)
+    process.wait(90)
     assert told(run(server, TELL))["parent"] == server.pid  # the server goes on
 
 
@@ -198,7 +198,7 @@ def test_a_forked_worker_ends_as_python_does(server, run, end, out, error):
         f"print(os.getppid(), flush=True); atexit.register(lambda: print('atexit', end=''))\n{end}"
     )
     process = run(server, code)
-    said, complained = process.communicate(timeout=30)  # the client ends, too
+    said, complained = process.communicate(timeout=90)  # the client ends, too
     parent, _, rest = said.partition("\n")
     assert int(parent) == server.pid
     assert rest.startswith(out) and error in complained
@@ -272,7 +272,7 @@ def test_nothing_is_forked_once_an_import_has_opened_a_gpu(monkeypatch, capsys):
 
 def test_nothing_is_forked_while_a_thread_runs(start, run, tmp_path, monkeypatch):
     """A lock that the thread holds would stay held in the fork."""
-    code = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    code = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     module(tmp_path, monkeypatch, "threaded", code)
     node = start("threaded").serve().wait_for("ready")
     assert told(run(node, TELL))["parent"] == os.getpid()
@@ -346,7 +346,7 @@ sys.path[:0] = sys.argv[2:]
 from test_forkserver import Node
 node = Node(Path(sys.argv[1]), ["wave"]).serve()
 print(node.pid, node.raylet, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -370,7 +370,7 @@ def test_a_server_ends_with_its_owner_and_its_workers_go_on(run, tmp_path):
         assert not (tmp_path / f"fork-{JOB}-{raylet}").exists()
         assert runs(worker) and process.poll() is None
         os.kill(worker, signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(90) == 0
     finally:
         kernel.kill()
         supervision.stop(tmp_path)

@@ -51,14 +51,14 @@ def copy(tmp_path_factory) -> Path:
 
 def run(code: str, folder: Path, *options: str, **env: str) -> subprocess.CompletedProcess:
     command, variables = [sys.executable, *options, "-c", code], {**os.environ, **env}
-    return subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=250)
 
 
 def test_an_installed_package_has_the_data(copy, tmp_path):
     """Not from the checkout: a wheel is built offline, unpacked and used."""
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "."]
     command += ["--wheel-dir", tmp_path]
-    subprocess.run(command, cwd=copy, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=copy, check=True, capture_output=True, timeout=250)
     zipfile.ZipFile(*tmp_path.glob("*.whl")).extractall(tmp_path / "site")
     files = tmp_path / "site" / "labkit" / "datasets" / "files"
     shipped = {path.name for path in SHIPPED.iterdir() if path.suffix not in (".py", "")}

@@ -64,11 +64,12 @@ def test_not_yet_says_what_was_found_and_keeps_what_was_solved(home):
 
 
 def test_a_check_that_takes_longer_counts_the_seconds(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_DELAY", 600.0)
     check("90-1", 3)
     assert capsys.readouterr().out == ""
     monkeypatch.setattr(progress, "_DELAY", 0.05)
     check("90-1", "slow")
-    assert "90-1 · running your answer, at most 10 s · 0 s" in capsys.readouterr().out
+    assert "90-1 · running your answer, at most 10 s · " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("answers", [(), (...,), (None,), ([...],), (1, ...)])

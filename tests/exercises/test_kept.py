@@ -83,11 +83,12 @@ sections._section_of = lambda: {"cell": "03 A section"}
 attendance = sections._Attendance()
 for number in range(31):
     attendance._cells.append(("cell", 60.0 * (number + 1)))
-    assert kept.update(lambda content: attendance._add(content, {})) == ""
+    while kept.update(lambda content: attendance._add(content, {})):
+        pass  # the others had the file for too long
 """
 
 
 def test_minutes_of_several_kernels_are_added_up(path):
     kernels = [subprocess.Popen([sys.executable, "-c", KERNEL]) for _ in range(3)]
-    assert [kernel.wait(timeout=60) for kernel in kernels] == [0, 0, 0]
+    assert [kernel.wait(timeout=250) for kernel in kernels] == [0, 0, 0]
     assert content(path)["minutes"]["03 A section"]["minutes"] == 90

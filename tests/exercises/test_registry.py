@@ -51,7 +51,7 @@ def run(code, *, site, cwd):
     """Run code in a process that can't import anything of this checkout."""
     environment = {"PYTHONPATH": str(site), "LABKIT_HOME": str(site.parent / "home"), "PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, timeout=100)
+    return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, timeout=250)
 
 
 def test_no_check_is_left_in_sys_modules():

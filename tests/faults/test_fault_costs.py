@@ -25,7 +25,7 @@ def test_steps_from_before_a_kill_may_arrive_after_it(tmp_path, monkeypatch):
     told("failure", text="it is gone")
     time.sleep(0.05)
     told.step(2, step=1, pid=101)
-    fault.wait(10)
+    fault.wait(90)
     assert 0.4 < fault.noticed <= fault.standstill and fault.repeated == 9
 
 
@@ -41,10 +41,10 @@ def process():
 
 
 def test_a_frozen_process_runs_again(process):
-    fault = freeze("freeze it", lambda panel: [process], 0.5)
+    fault = freeze("freeze it", lambda panel: [process], 3.0)
     threading.Thread(target=fault.now).start()
     until(lambda: process.status() == psutil.STATUS_STOPPED)
-    assert fault.wait(10).outcome == "made" and "SIGSTOP" in fault.did
+    assert fault.wait(90).outcome == "made" and "SIGSTOP" in fault.did
     assert process.status() != psutil.STATUS_STOPPED
 
 
@@ -55,4 +55,4 @@ def test_a_run_that_ends_meanwhile_ends_the_fault(process, tmp_path, monkeypatch
     fault = freeze("freeze it", lambda panel: [process], 3600, 0.5).at(panel, step=1)
     until(lambda: fault.outcome == "made")
     told.state.end("finished")
-    assert fault.wait(10).outcome == "made" and process.status() != psutil.STATUS_STOPPED
+    assert fault.wait(90).outcome == "made" and process.status() != psutil.STATUS_STOPPED

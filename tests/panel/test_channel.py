@@ -74,8 +74,8 @@ def test_a_process_that_exits_has_sent_everything_and_close_passes_it_on():
     heard = []
     listener = Listener(lambda event: (time.sleep(0.001), heard.append(event["n"])))
     address = repr(tuple(listener.address)).encode()
-    subprocess.run([sys.executable, "-c", code], input=address, timeout=60, check=True)
-    listener.close(30)
+    subprocess.run([sys.executable, "-c", code], input=address, timeout=200, check=True)
+    listener.close(90)
     assert heard == list(range(500))  # complete, and in order
 
 
@@ -197,7 +197,7 @@ def test_a_forked_process_opens_its_own_connection(sender, heard):
         target=lambda: [sender.send({"who": "child", "n": n}) for n in range(50)]
     )
     child.start()
-    child.join(30)
+    child.join(90)
     assert child.exitcode == 0
     for n in range(1, 50):
         sender.send({"who": "parent", "n": n})
@@ -214,8 +214,7 @@ def test_nothing_is_left_of_a_sender_that_has_nothing_to_send(listener, heard, m
         arrived(heard, n)
         until(lambda: senders[0]._thread is None)
     left = weakref.ref(senders.pop())
-    gc.collect()
-    assert left() is None
+    until(lambda: gc.collect() >= 0 and left() is None)  # its thread has said that it ends, and does
 
 
 @pytest.mark.parametrize("host", ["::1", "localhost"])

@@ -37,13 +37,13 @@ def work(address, who):
         sender.send({"kind": "step", "who": who, "n": n})
     child = multiprocessing.get_context("fork").Process(target=sender.send, args=[{"who": "fork"}])
     child.start()  # as a data loader's, which may print
-    child.join(30)
-    return sender.flush(30), child.exitcode
+    child.join(90)
+    return sender.flush(90), child.exitcode
 
 
 def test_events_of_several_workers_arrive_complete_and_in_order(box, heard):
     assert ray.get([work.remote(box.address, who) for who in "ab"]) == [(True, 0)] * 2
-    box.close(30)
+    box.close(90)
     for who in "ab":
         assert [event["n"] for event in heard if event["who"] == who] == list(range(300))
     assert {event["who"] for event in heard} == {"a", "b"}
@@ -104,5 +104,5 @@ asyncio.run(main())
 
 def test_the_actor_needs_no_labkit_on_its_node():
     sent = cloudpickle.dumps(mailbox._keeper())
-    done = subprocess.run([sys.executable, "-c", ALONE], input=sent, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", ALONE], input=sent, capture_output=True, timeout=200)
     assert done.stdout == b"[b'1'] []\n", done.stderr

@@ -247,14 +247,18 @@ def test_it_is_drawn_five_times_a_second_at_most(settings):
     reporter = Recorder()
     with Panel("run", settings=settings, reporter=reporter) as panel:
         started = time.monotonic()
-        while time.monotonic() - started < 1.0:
+        # There is news for many more.
+        while not reporter.drawn or panel.state.version < 100 or time.monotonic() - started < 1.0:
             panel.emit("phase", name="a")
             time.sleep(0.001)
-        took, drawn = time.monotonic() - started, len(reporter.drawn)
-        assert panel.state.version > 100  # there was news for many more
-        reporter.drawn.clear()
+        drawn = len(reporter.drawn)
+        assert drawn <= (time.monotonic() - started) * 5 + 2
         time.sleep(1.5)  # where nothing happens only the clock moves
-        assert 1 <= drawn <= took * 5 + 2 and 1 <= len(reporter.drawn) <= 3
+        until(lambda: len(reporter.drawn) > drawn)
+        calm = time.monotonic()
+        reporter.drawn.clear()
+        time.sleep(1.5)
+        assert len(reporter.drawn) <= (time.monotonic() - calm) + 2
 
 
 @pytest.mark.parametrize("where", ["open", "draw", "close"])
@@ -372,7 +376,7 @@ TrackedFunction(lambda: [current().step() for _ in range(1000)], tracker)()
 print("went on")
 """
     with panel:
-        done = subprocess.run([sys.executable, "-c", code], input=payload, capture_output=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", code], input=payload, capture_output=True, timeout=200)
         assert (done.stdout, done.stderr, done.returncode) == (b"went on\n", b"", 0)
     assert (panel.state.workers, panel.state.history) == ({}, [])
 
@@ -402,10 +406,13 @@ def test_functions_get_the_record_while_it_grows_and_at_the_end(settings, monkey
 def test_the_record_of_a_killed_process_shows_how_far_it_came(settings):
     code = (
         "import os, time; from labkit import panel; from labkit.panel import base; base._KEEP_EVERY = 0.1\n"
+        "from labkit.runs import record as records; from labkit.settings import Settings\n"
         "with panel.Panel('killed') as run:\n"
-        "    run.report({'epoch': 0, 'loss': 0.5}); time.sleep(1); os.kill(os.getpid(), 9)"
+        "    run.report({'epoch': 0, 'loss': 0.5})\n"
+        "    while not records.find(Settings.from_env().home)[0].metrics: time.sleep(0.05)\n"
+        "    os.kill(os.getpid(), 9)"
     )
     environment = os.environ | {"LABKIT_HOME": str(settings.home), "LABKIT_PANEL": "none"}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == -9
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=200).returncode == -9
     (record,) = records.find(settings.home)
     assert (record.state, record.metrics) == ("lost", {"loss": 0.5})

@@ -137,7 +137,7 @@ def test_a_server_of_another_host_is_neither_stopped_nor_doubled(store, settings
 
     def start_there():
         command = ["unshare", "--net", "sh", "-c", up]
-        return subprocess.run(command, env=there, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, env=there, capture_output=True, text=True, timeout=200)
 
     done = start_there()
     assert f"runs on {platform.node()}" in done.stderr and "LABKIT_HOME" in done.stderr, done

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Error, Locator
+from playwright.sync_api import Error, Locator, TimeoutError
 
 _SPEED = 2
 _LAST = 4000  # ms for which the end is shown, before it restarts
@@ -19,10 +19,13 @@ class Film:
         """Add what is shown now, if that has changed.
 
         A picture is left out when JupyterLab takes the element off the page meanwhile: it draws a cell
-        again when it scrolls, and the next call finds the new element.
+        again when it scrolls, and the next call finds the new element. So is one for which a busy machine
+        has no time.
         """
         try:
-            picture = shown.screenshot(animations="disabled", caret="hide", timeout=60_000)
+            picture = shown.screenshot(animations="disabled", caret="hide", timeout=5000)
+        except TimeoutError:
+            return
         except Error as error:
             if "not attached" not in str(error):
                 raise

@@ -26,6 +26,16 @@ ARTEFACTS = ROOT / "artefacts"
 # For what never comes: a slow or busy machine takes many times as long as a quiet one.
 _SECONDS = 300
 
+# Whether the style sheet of a theme has come: its ground is there, and light or dark.
+_GROUND_IS_LIGHT = """light => {
+    const one = document.createElement('i');
+    one.style.background = 'var(--jp-layout-color1)';
+    document.body.append(one);
+    const colours = getComputedStyle(one).backgroundColor.match(/[0-9.]+/g).map(Number);
+    one.remove();
+    return colours.length === 3 && (colours[0] + colours[1] + colours[2] > 382) === light;
+}"""
+
 
 @contextlib.contextmanager
 def served(folder: Path, **variables: str) -> Iterator[str]:
@@ -129,13 +139,8 @@ class NotebookPage:
         self.command("apputils:change-theme", theme=f"JupyterLab {name}")
         light = "true" if name == "Light" else "false"
         self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
-        # Its style sheet comes over the network.
-        self.page.wait_for_function(
-            "light => light === "
-            "(getComputedStyle(document.body).getPropertyValue('--jp-layout-color0').trim() === 'white')",
-            arg=name == "Light",
-        )
-        self.page.wait_for_timeout(1000)  # until colours have faded
+        self.page.wait_for_function(_GROUND_IS_LIGHT, arg=name == "Light")
+        self.page.wait_for_timeout(1000)  # the page is drawn again
 
     @property
     def busy(self) -> bool:

@@ -127,7 +127,7 @@ class Kernel:
         self._manager.provisioner.process.wait()
 
     def shut_down(self) -> int:
-        """Interrupt it and ask it to end, as JupyterLab does. Returns its exit status: 0 if it does so by itself.
+        """Interrupt it and ask it to end, as JupyterLab does; returns its exit status, 0 if that worked.
 
         JupyterLab insists after 5 s. Here it has longer, because a busy machine may need that.
         """

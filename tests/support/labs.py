@@ -113,9 +113,12 @@ def processes_of(home: Path) -> list[str]:
 
 
 def wait_until_nothing_lives(home: Path) -> None:
-    """Nothing that was given this home is left, after the time that a kernel and a supervisor take to end."""
+    """Nothing that was given this home is left, after the moment that a kernel and a supervisor take to end.
+
+    It is less than a minute, after which the supervisor ends what has no user.
+    """
     with contextlib.suppress(AssertionError):
-        until(lambda: not processes_of(home), 120)
+        until(lambda: not processes_of(home), 45)
     assert processes_of(home) == []
 
 

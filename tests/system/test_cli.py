@@ -17,7 +17,13 @@ def run(tmp_path: Path):
         command = [sys.executable, "-m", "labkit", *arguments]
         variables = {**os.environ, "LABKIT_HOME": str(tmp_path / "home"), **env}
         return subprocess.run(
-            command, env=variables, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=60
+            command,
+            env=variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=200,
         )
 
     return _run

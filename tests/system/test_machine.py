@@ -100,7 +100,8 @@ def test_hidden_gpus_are_not_counted(nvidia_smi, monkeypatch, visible, count):
 
 
 def test_a_port_is_free_until_a_server_listens():
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    # Not one that the system would give to any other process, as soon as it is free.
+    with socket.create_server(("127.0.0.1", machine.free_port())) as server:
         port = server.getsockname()[1]
         assert machine.free_port(port) not in (0, port)
     assert machine.free_port(port) == port

@@ -78,8 +78,8 @@ def user(home, tmp_path):
 
     def user(keep=0.5, fork="", folder=tmp_path):
         command = [sys.executable, "-P", "-c", USER, home, str(keep), fork]
-        pipe = {"stdout": subprocess.PIPE, "text": True, "start_new_session": True}
-        users.append(subprocess.Popen(list(map(str, command)), cwd=folder, **pipe))
+        options = {"cwd": folder, "stdout": subprocess.PIPE, "text": True, "process_group": 0}
+        users.append(subprocess.Popen(list(map(str, command)), **options))
         assert users[-1].stdout.readline() == "ready\n"
         return users[-1]
 

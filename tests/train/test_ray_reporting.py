@@ -137,14 +137,14 @@ def test_an_interrupt_ends_the_run_and_frees_its_cpus(lab, home, panel):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel):
+def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel, monkeypatch):
     """Ray's controller waits for them, and listens to nothing else meanwhile."""
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "3600")
     trainer = trainer_of(home)
     trainer.scaling_config.resources_per_worker = {"CPU": 1, "tape": 1}
     interrupt_when(lambda: "PENDING" in {group["state"] for group in placement_group_table().values()})
     with pytest.raises(RunStopped, match="stopped by you"):
         panel.fit(trainer)
-    assert panel._interrupts.forced  # it didn't answer, and was not waited for
     assert idle(lab)
     until(lambda: {group["state"] for group in placement_group_table().values()} == {"REMOVED"})
     panel.fit(trainer_of(home))

@@ -30,7 +30,7 @@ from labkit.cluster.forkserver.worker import REFUSED, UNFIT, Request, become
 
 _MAX_MESSAGE = 1 << 20
 _OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
-_PATIENCE = 1.0  # seconds for a client to send its request, which it does at once
+_PATIENCE = 10.0  # seconds for a client to send its request, which it does at once, but on a busy machine
 _IDLE = 0.2  # seconds without a request; before the first one ten times as many, since it is on its way
 
 # A library may read any variable when it is imported. These may differ: a raylet, Ray Train or a shell sets

@@ -61,7 +61,7 @@ class Mailbox:
         self._reader = threading.Thread(target=self._read, name="labkit-mailbox", daemon=True)
         self._reader.start()
 
-    def close(self, seconds: float = 1.0) -> None:
+    def close(self, seconds: float = 5.0) -> None:
         """Pass on what has arrived, within `seconds`, and end the actor; what is sent from now on is lost."""
         import ray
 
