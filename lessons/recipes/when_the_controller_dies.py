@@ -12,7 +12,7 @@ from labkit.train import TrainPanel
 lab = cluster.start()
 
 # %% [markdown]
-# The loop counts to 20 and saves after every fifth step. Counting stands in for training:
+# The loop counts to 50 and saves after every fifth step. Counting stands in for training:
 
 # %%
 import tempfile
@@ -48,7 +48,7 @@ def train_loop(config):
 def make_trainer(name):
     return TorchTrainer(
         train_loop,
-        train_loop_config={"steps": 20},
+        train_loop_config={"steps": 50},
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(
             name=name,

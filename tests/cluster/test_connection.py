@@ -134,6 +134,7 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
         f"--temp-dir={home}/r",
         f"--ray-client-server-port={free_port()}",
     ]
+    command += [f"--dashboard-agent-listen-port={free_port()}"]
     command += ["--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=80000000"]
     environment = {**os.environ, **auth, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
     supervision.use(tmp_path, "plain")  # on a busy machine it takes longer than it would be kept

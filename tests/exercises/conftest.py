@@ -6,6 +6,8 @@ import pytest
 
 import labs
 from labkit import cluster
+from labkit.exercises import checking
+from labkit.exercises.running import limited
 
 _lab = contextlib.ExitStack()
 
@@ -15,6 +17,16 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     monkeypatch.delenv("LABKIT_CHECK", raising=False)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _patient(request, monkeypatch):
+    """A busy machine takes longer than a learner is made to wait, unless the answer is one that never ends."""
+    said = getattr(getattr(request.node, "callspec", None), "params", {}).get("said")
+    if said is not None:
+        monkeypatch.setattr(
+            checking, "limited", lambda seconds, stuck: limited(seconds * (1 if said in stuck else 5), stuck)
+        )
 
 
 @pytest.fixture(scope="module")
