@@ -21,7 +21,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _patient(request, monkeypatch):
-    """A busy machine takes longer than a learner is made to wait, unless the answer is one that never ends."""
+    """A busy machine has longer than a learner has to wait, unless the answer is one that never ends."""
     said = getattr(getattr(request.node, "callspec", None), "params", {}).get("said")
     if said is not None:
         monkeypatch.setattr(
