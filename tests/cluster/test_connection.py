@@ -74,7 +74,7 @@ def test_a_token_is_found_where_ray_looks_and_in_its_order(user, serve, monkeypa
     with pytest.raises(LabError, match="refused the token: none was found"):
         check_reachable(address, read_token())
     with socket.socket() as mute, pytest.raises(LabError, match="nothing answers there") as refused:
-        mute.bind(("127.0.0.1", 0))  # nobody else gets this port
+        mute.bind(("127.0.0.1", 0))  # no other process gets this port
         check_reachable(f"127.0.0.1:{mute.getsockname()[1]}", None)
     assert "ray status" in refused.value.fix
     for way in ("~/.ray/auth_token", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"):
