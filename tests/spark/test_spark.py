@@ -118,14 +118,14 @@ def test_an_interrupted_start_leaves_nothing(home, seconds):
     assert spark.current() is None
     wait_until_nothing_lives(home)
     # A thread that waits for the JVM would keep this process from ending.
-    until(lambda: not [one for one in threading.enumerate() if one.name.startswith("labkit-spark")], 20)
+    until(lambda: not [one for one in threading.enumerate() if one.name.startswith("labkit-spark")])
 
 
 @pytest.mark.fault
 def test_an_interrupted_stop_a_jvm_that_hangs_and_one_that_is_lost(home):
     lab = spark.session(slots=1)
     psutil.Process(driver_of(home).pid).kill()
-    until(lambda: not lab.healthy, 10)
+    until(lambda: not lab.healthy)
     another = spark.session(slots=1)
     assert another is not lab
     threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
