@@ -242,7 +242,7 @@ class _Script:
     def _ends(self) -> bool:
         self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(20)
+            self._process.wait(_PATIENT)
         return self._process.poll() is not None
 
 
@@ -268,7 +268,7 @@ class _Notebook(_Script):
         self._pid = self._manager.provisioner.process.pid
         self._client = self._manager.client()
         self._client.start_channels()
-        self._client.wait_for_ready(timeout=60)
+        self._client.wait_for_ready(timeout=_PATIENT)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
