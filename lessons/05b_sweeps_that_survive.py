@@ -18,7 +18,7 @@ from labkit import cluster, storage
 from labkit.settings import Settings
 from labkit.tune import SweepPanel
 
-lab = cluster.start()
+lab = cluster.start(cpus_per_node=4)  # one for each trial of the population below
 store = storage.start()
 home = Settings.from_env().home
 folder = str(home / "runs" / "05b-tune")
