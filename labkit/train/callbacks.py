@@ -15,7 +15,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -125,16 +125,12 @@ class Interrupts:
     Ray's handler waits for the controller to abort the run. While workers start, the controller doesn't
     listen (ray-project/ray 54181), which takes a minute if something is wrong with a node. Before Ray has
     set its handler, an interrupt can get lost in an import.
-
-    Attributes:
-        came: whether there was an interrupt, whatever `fit()` then raises.
-        controller: of the run; it lives as long as this refers to it.
-        forced: whether the controller didn't listen, and was killed.
     """
 
     def __init__(self, trainer: Any) -> None:
-        self.came = self.forced = False
-        self.controller: ray.actor.ActorHandle | None = None
+        self.came = False  # whether there was an interrupt, whatever `fit()` then raises
+        self.forced = False  # whether the controller didn't listen, and was killed
+        self.controller: ray.actor.ActorHandle | None = None  # of the run; it lives as long as this handle
         trainer._register_sigint_handler = self._listen
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._note)
@@ -254,12 +250,3 @@ def wrong_order(config: ray.train.CheckpointConfig) -> str:
         f"Ray {kept} checkpoints with the highest {name}, because checkpoint_score_order is 'max': "
         'CheckpointConfig(..., checkpoint_score_order="min") keeps the best'
     )
-
-
-def unranked(config: ray.train.CheckpointConfig, reported: Collection[str]) -> str:
-    """What to say if none of the metrics that came with checkpoints is the one that ranks them, else ""."""
-    name = config.checkpoint_score_attribute
-    if name is None or "/" in name or not reported or name in reported:  # "a/b" is b of a dictionary a
-        return ""
-    told = ", ".join(sorted(reported)[:8])
-    return f"the checkpoints aren't ranked: none has checkpoint_score_attribute={name!r} (they have {told})"

@@ -4,9 +4,9 @@
 """
 
 import contextlib
-import copy
 import functools
 import importlib
+import json
 import logging
 import math
 import os
@@ -20,19 +20,21 @@ from typing import Any
 
 import pyarrow.fs
 from ray import tune
-from ray.tune.experiment import Experiment
 from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 from ray.tune.utils import flatten_dict
 
 from labkit.display import tracebacks
 from labkit.errors import LabError
+from labkit.files import atomic_write
 from labkit.settings import variables_set
 from labkit.storage import check_run_name
-from labkit.tune import saved
 
 STATUS = {"RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished", "ERROR": "failed"}
 _NOT_METRICS = {*AUTO_RESULT_KEYS, "done", "trial_id", "experiment_tag", "should_checkpoint"}
+STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's list of trials
+# Not .json or .pkl: when Tune restores a sweep, it copies those to its local folder, and later back again.
+SAVED = "last_state.saved"
 _LONGEST = 80  # characters of an object in a configuration
 _KILLED = ("died unexpectedly", "running low on memory")  # in what Ray says of a process that is gone
 _TABLES = "RAY_AIR_NEW_OUTPUT"  # "1", the default, prints tables in a terminal whatever `verbose` says
@@ -41,8 +43,6 @@ _NOISE = (  # what Tune logs, and the panel shows, or what has no remedy
     "Experiment has been interrupted", "Stop signal received", "may be a performance bottleneck",
     "Remote file not found", "Failed to fetch metrics",
 )  # fmt: skip
-_DATE = r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d"  # Tune names a sweep after its trainable and the second
-_NEW = {"tuner.pkl", ".validate_storage_marker"}  # files of a sweep that has not begun
 
 
 # -- a sweep ----------------------------------------------------------------------------------------
@@ -74,8 +74,7 @@ class TunerPlan:
         if not isinstance(tuner, tune.Tuner):
             fact = f"watch() takes a ray.tune.Tuner and got {tuner!r:.60}"
             raise LabError("follow the sweep", fact, "panel.watch(tune.Tuner(trainable, param_space=…))")
-        inner = getattr(tuner, "_local_tuner", None)
-        if inner is None:
+        if (inner := getattr(tuner, "_local_tuner", None)) is None:
             fact = "this process is a Ray client (ray://…): Tune's loop runs on the cluster, unseen here"
             fix = "connect to HOST:6379 from inside the cluster's network; tuner.fit() alone works from here"
             raise LabError("follow the sweep", fact, fix)
@@ -180,10 +179,13 @@ class TunerPlan:
             raise LabError(attempt, "the search space is empty: all trials would be the same", fix)
 
     def _check_name(self) -> None:
-        """Refuse the name of an earlier sweep: in one folder the results of both would be mixed."""
+        """Refuse the name of an earlier sweep: in one folder the results of both would be mixed.
+
+        Tune names a sweep after its second, so two Tuners that are made in one cell can have one name.
+        """
         check_run_name(str(self.run.name), only_ascii=False)
         try:
-            taken = saved.states(*self.storage)
+            taken = self._states()
         except OSError:
             return  # Tune reports at once that the storage can't be reached
         if taken:
@@ -192,6 +194,47 @@ class TunerPlan:
                 f"{self.run.storage_path} has one of that name already, and trials of both would be mixed",
                 "a fresh one: RunConfig(name=panel.run_id, …). To go on with that: Tuner.restore(path, …)",
             )
+
+    # -- its state in one file ------------------------------------------------------------------------
+    #
+    # Tune keeps the state in several files (trials, searcher, callbacks), and a thread copies them to the
+    # storage while the loop may already write the next state. So a kill can leave files there that are cut
+    # off or of different moments: of six sweeps that were killed at random, four could not be restored.
+
+    def save_state(self, staging: Path) -> None:
+        """Save the newest state in Tune's local folder `staging`, all files of one moment, as one file."""
+        newest = max(path.stem for path in staging.glob(f"{STATE_FILES}*.json"))
+        found = staging.glob(f"[!.]*-{newest.removeprefix(STATE_FILES)}.*")
+        files = {path.name: path.read_bytes().decode("latin-1") for path in found}  # JSON has no bytes
+        self._write(SAVED, json.dumps(files).encode())
+
+    def restore_state(self) -> None:
+        """Write the saved state over Tune's own files, unless those are of a later run without a panel."""
+        filesystem, folder = self.storage
+        try:
+            with filesystem.open_input_stream(f"{folder}/{SAVED}") as file:
+                files: dict[str, str] = json.loads(file.read())
+        except (FileNotFoundError, ValueError):
+            return  # there is none, or it is damaged: Tune's own files are what there is
+        newest = max(name for name in files if name.startswith(STATE_FILES))
+        if max(self._states(), default="") <= newest:
+            for name, text in files.items():
+                self._write(Path(name).name, text.encode("latin-1"))
+
+    def _states(self) -> list[str]:
+        """The names of Tune's lists of trials in the sweep's folder."""
+        filesystem, folder = self.storage
+        found = filesystem.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True))
+        return [info.base_name for info in found if info.base_name.startswith(STATE_FILES)]
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Write a file of the sweep's folder atomically. An object store does so by itself."""
+        filesystem, folder = self.storage
+        if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
+            atomic_write(f"{folder}/{name}", content)
+        else:
+            with filesystem.open_output_stream(f"{folder}/{name}") as file:
+                file.write(content)
 
     # -- while it runs --------------------------------------------------------------------------------
 
@@ -224,24 +267,6 @@ class TunerPlan:
 def _is_searched(name: str, value: object) -> bool:
     inside = value if isinstance(value, (list, tuple)) else [value]
     return name.endswith("grid_search") or any(hasattr(one, "sample") for one in inside)
-
-
-def named_uniquely(tuner: tune.Tuner, name: str) -> None:
-    """Give a sweep that has no name of its own `name`: Tune's is its second, and two may begin in one."""
-    plan, inner = TunerPlan.from_tuner(tuner), tuner._local_tuner
-    tunes = Experiment.get_trainable_name(inner.converted_trainable)
-    if plan.restored or not re.fullmatch(re.escape(tunes) + _DATE, plan.run.name):
-        return
-    run = copy.copy(plan.run)
-    run.name = name
-    again = tune.Tuner(
-        inner.trainable, param_space=inner.param_space, tune_config=plan.options, run_config=run
-    )
-    tuner._local_tuner = again._local_tuner
-    files, old = plan.storage
-    found = files.get_file_info(pyarrow.fs.FileSelector(old, allow_not_found=True))
-    if found and {info.base_name for info in found} <= _NEW:
-        files.delete_dir(old)
 
 
 @contextlib.contextmanager
