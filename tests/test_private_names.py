@@ -146,7 +146,13 @@ def test_tune_still_has_what_only_its_objects_show(tmp_path):
     asha, trial = ASHAScheduler(), tune.experiment.Trial("none", stub=True)
     owners = {
         tuner: ["_local_tuner"],
-        tuner._local_tuner: ["_tune_config", "_run_config", "_is_restored", "param_space"],
+        tuner._local_tuner: [
+            "_tune_config",
+            "_run_config",
+            "_is_restored",
+            "param_space",
+            "converted_trainable",
+        ],
         asha: ["_metric", "_mode", "_max_t", "_brackets", "_time_attr"],
         tune.search.ConcurrencyLimiter(tune.search.Searcher("loss", "min"), 1): ["_metric", "_mode"],
         asha._brackets[0]: ["_rungs"],
@@ -154,6 +160,7 @@ def test_tune_still_has_what_only_its_objects_show(tmp_path):
         trial: ["run_metadata", "storage"],
         trial.run_metadata: ["last_result"],
     }
+    assert {"param_space", "converted_trainable"} <= set(dir(tuner._local_tuner))
     missing = [name for owner, names in owners.items() for name in names if not hasattr(owner, name)]
     names = ("execution.tune_controller", "tune", "utils.util", "logger.logger", "experiment.trial")
     names += ("analysis.experiment_analysis",)

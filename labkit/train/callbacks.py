@@ -195,13 +195,6 @@ def reported_checkpoints(
         LabError: there is no such run, or its list is not Ray's.
     """
     filesystem = filesystem or pyarrow.fs.LocalFileSystem()
-
-    def reported(result: dict[str, Any]) -> ReportedCheckpoint:
-        name = result["checkpoint_dir_name"]
-        status = ReportedCheckpointStatus[statuses.get(name, "COMMITTED")]
-        checkpoint = ray.train.Checkpoint(f"{path}/{name}", filesystem)
-        return ReportedCheckpoint(checkpoint=checkpoint, metrics=result["metrics"], status=status)
-
     try:
         with filesystem.open_input_stream(f"{path}/checkpoint_manager_snapshot.json") as file:
             kept = json.loads(file.read())
@@ -212,7 +205,13 @@ def reported_checkpoints(
         }
         # By the number of their report; Ray keeps them by their score.
         numbered = zip(kept["checkpoint_report_indices"], kept["checkpoint_results"], strict=True)
-        return [reported(result) for _, result in sorted(numbered, key=lambda pair: pair[0])]
+        found = []
+        for _, result in sorted(numbered, key=lambda pair: pair[0]):
+            name = result["checkpoint_dir_name"]
+            checkpoint = ray.train.Checkpoint(f"{path}/{name}", filesystem)
+            status = ReportedCheckpointStatus[statuses.get(name, "COMMITTED")]
+            found.append(ReportedCheckpoint(checkpoint, result["metrics"], status))
+        return found
     except (OSError, ValueError, KeyError, TypeError) as error:
         fact = f"there is no list of them as Ray 2.60 writes it ({type(error).__name__}: {error})"
         fix = "give result.path, or storage_path/name of a run that reported a checkpoint"

@@ -175,13 +175,15 @@ class SweepPanel(LivePanel):
     def watch(self, tuner: Any) -> "SweepPanel":
         """Follow `tuner` in a ``with`` block around its ``fit()``, and switch off what Tune would print.
 
-        If `tuner` restores a sweep that was killed, its saved state is put back.
+        A sweep without a name gets this run's id as its name. If `tuner` restores a sweep that was killed,
+        its saved state is put back.
 
         Raises:
             LabError: the sweep cannot work (see `TunerPlan.check`).
         """
         if self.state.over:
             self.renew()
+        trials.named_uniquely(tuner, self.run_id)
         plan, lab = TunerPlan.from_tuner(tuner), cluster.current()
         if plan.restored:
             plan.restore_state()

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import copy
 import functools
 import importlib
 import json
@@ -20,6 +21,7 @@ from typing import Any
 
 import pyarrow.fs
 from ray import tune
+from ray.tune.experiment import Experiment
 from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 from ray.tune.utils import flatten_dict
@@ -43,6 +45,8 @@ _NOISE = (  # what Tune logs, and the panel shows, or what has no remedy
     "Experiment has been interrupted", "Stop signal received", "may be a performance bottleneck",
     "Remote file not found", "Failed to fetch metrics",
 )  # fmt: skip
+_DATE = r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d"  # Tune names a sweep after its trainable and the second
+_NEW = {"tuner.pkl", ".validate_storage_marker"}  # files of a sweep that has not begun
 
 
 # -- a sweep ----------------------------------------------------------------------------------------
@@ -179,10 +183,7 @@ class TunerPlan:
             raise LabError(attempt, "the search space is empty: all trials would be the same", fix)
 
     def _check_name(self) -> None:
-        """Refuse the name of an earlier sweep: in one folder the results of both would be mixed.
-
-        Tune names a sweep after its second, so two Tuners that are made in one cell can have one name.
-        """
+        """Refuse the name of an earlier sweep: in one folder the results of both would be mixed."""
         check_run_name(str(self.run.name), only_ascii=False)
         try:
             taken = self._states()
@@ -267,6 +268,24 @@ class TunerPlan:
 def _is_searched(name: str, value: object) -> bool:
     inside = value if isinstance(value, (list, tuple)) else [value]
     return name.endswith("grid_search") or any(hasattr(one, "sample") for one in inside)
+
+
+def named_uniquely(tuner: tune.Tuner, name: str) -> None:
+    """Give a sweep that has no name of its own `name`: Tune's is its second, and two may begin in one."""
+    plan, inner = TunerPlan.from_tuner(tuner), tuner._local_tuner
+    tunes = Experiment.get_trainable_name(inner.converted_trainable)
+    if plan.restored or not re.fullmatch(re.escape(tunes) + _DATE, plan.run.name):
+        return
+    run = copy.copy(plan.run)
+    run.name = name
+    again = tune.Tuner(
+        inner.trainable, param_space=inner.param_space, tune_config=plan.options, run_config=run
+    )
+    tuner._local_tuner = again._local_tuner
+    files, old = plan.storage
+    found = files.get_file_info(pyarrow.fs.FileSelector(old, allow_not_found=True))
+    if found and {info.base_name for info in found} <= _NEW:
+        files.delete_dir(old)
 
 
 @contextlib.contextmanager

@@ -70,6 +70,7 @@ def test_a_grid_of_four_twice(sweep, home, capfd):
     assert sum(record.seconds.values()) == pytest.approx(record.seconds_total)
     listed = dict(sweep.panel.files())
     assert listed["results and checkpoints"] == sweep.results.experiment_path
+    assert listed["results and checkpoints"].endswith(sweep.panel.run_id)  # the sweep had no name
     said = capfd.readouterr()
     assert "Trial" not in said.out + said.err  # Tune's own tables are off
 
@@ -133,17 +134,17 @@ def test_a_time_that_no_result_has_is_told(sweep):
     assert warning in snapshot(sweep.panel.state, 0).summary.unescape()
 
 
-def test_the_configuration_stays_the_readers(sweep, home):
-    """And two Tuners of one second have one name: the second is refused before it mixes their trials."""
-    run = tune.RunConfig(name="same", storage_path=str(home / "named"))
-    first, second = (
-        tune.Tuner(climb, param_space={"x": tune.grid_search([1])}, run_config=run) for _ in "ab"
-    )
-    with SweepPanel("sweep", reporter=NullReporter()).watch(first):
-        path = first.fit().experiment_path
-    assert first._local_tuner._run_config.callbacks is None and tune.Tuner.can_restore(path)
-    with pytest.raises(LabError, match="(?s)'same'.*would be mixed"):
-        SweepPanel("sweep", reporter=NullReporter()).watch(second)
+def test_sweeps_without_a_name_keep_apart_and_the_configuration_is_the_readers(lab, home):
+    """Tune names a sweep after its second."""
+    run = tune.RunConfig(storage_path=str(home / "unnamed"))
+    tuners = [tune.Tuner(climb, param_space={"x": tune.grid_search([1])}, run_config=run) for _ in "ab"]
+    paths = set()
+    for tuner in tuners:
+        with SweepPanel("sweep", reporter=NullReporter()).watch(tuner):
+            paths.add(tuner.fit().experiment_path)
+        assert tuner._local_tuner._run_config.callbacks is None and run.name is None
+    assert len(paths) == 2 == len(list((home / "unnamed").iterdir()))
+    assert all(tune.Tuner.can_restore(path) for path in paths)
 
 
 ENDLESS = {"x": tune.grid_search(list(range(8))), "steps": 1000, "seconds": 1}
