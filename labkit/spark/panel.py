@@ -30,7 +30,7 @@ from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
 from labkit.panel.panel import Panel
 from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
-from labkit.settings import variables_set
+from labkit.settings import logs_held_back, variables_set
 from labkit.spark.driver import LOOPBACK, active, current
 
 _TEXT_SENT = 10_000  # characters of a traceback that a rank sends
@@ -51,6 +51,7 @@ _PYTHON = re.compile(rf"{re.escape(_TRACEBACK)}.*?^(\w[\w.]*(?:Error|Exception)\
 _SPARK = re.compile(r"\[[A-Z_.\d-]{6,}\]:? .+")
 _ROOT = re.compile(r"Root Cause.*?rank\s*: (\d+)", re.DOTALL)
 _KILLED = re.compile(r"rank\s*: (\d+) .*?\n\s*exitcode\s*: -(\d+)")
+_SEE = "the panel above shows where; the files that it lists have the complete output"
 _FIXES = {  # pattern: fix; `{0}` is the pattern's group
     r"CONTEXT_ONLY_VALID_ON_DRIVER|cannot pickle '?[\w.]+'? object|Could not serialize object": (
         "create inside the function what cannot be pickled, such as a lock. Spark's session exists in this "
@@ -169,8 +170,9 @@ class SparkPanel(Panel):
         if failure.rank is not None:
             how = f"was {failure.text}" if failure.text.startswith("killed") else f"raised {failure.message}"
             fact = f"rank {failure.rank} {how}"
-        fix = advice(f"{failure.text}\n{error}\n{self._output.text()}")
-        fix = fix or "the panel above shows where; the files that it lists have the complete output"
+        text = f"{failure.text}\n{error}\n{self._output.text()}"
+        known = ((re.search(pattern, text), fix) for pattern, fix in _FIXES.items())
+        fix = next((fix.format(*found.groups()) for found, fix in known if found), _SEE)
         return RunFailed(f"finish the run {self.state.name!r}", fact, fix)
 
     # -- a launch -------------------------------------------------------------------------------------
@@ -290,16 +292,16 @@ class Output:
     def captured(self) -> Iterator[None]:
         """Keep what is printed by this thread, which runs pyspark, and by threads that start in the block."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        logger, others = logging.getLogger("TorchDistributor"), set(threading.enumerate())
-        others.remove(threading.current_thread())
+        others = set(threading.enumerate()) - {threading.current_thread()}
         with self.log.open("a", encoding="utf-8", errors="replace", buffering=1) as log:
             out, err = (_Split(stream, log, self._line, others) for stream in (sys.stdout, sys.stderr))
-            logger.addFilter(_is_warning)
-            try:
-                with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                    yield
-            finally:
-                logger.removeFilter(_is_warning)
+            # TorchDistributor logs that it has started.
+            with (
+                logs_held_back(logging.INFO),
+                contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(err),
+            ):
+                yield
 
     def _line(self, line: str) -> None:
         self.torchrun_failed = self.torchrun_failed or "failed (exitcode" in line
@@ -334,12 +336,6 @@ class _Split:
         return getattr(self._stream, name)
 
 
-def advice(text: str) -> str | None:
-    """The fix for an error with this text; None if it is not a known one."""
-    found = ((re.search(pattern, text), fix) for pattern, fix in _FIXES.items())
-    return next((fix.format(*match.groups()) for match, fix in found if match), None)
-
-
 def rank_error(text: str) -> tuple[int, str] | None:
     """(rank, traceback) of the rank that failed first, according to this text; None if none did.
 
@@ -363,7 +359,3 @@ def summary(text: str) -> str:
     found = _PYTHON.search(text)
     line = found[1] if found else (spark[0] if (spark := _SPARK.search(text)) else text.strip())
     return line.partition("\n")[0][:300]
-
-
-def _is_warning(record: logging.LogRecord) -> bool:
-    return record.levelno > logging.INFO
