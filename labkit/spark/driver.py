@@ -52,7 +52,6 @@ _SETTINGS = {
     "spark.driver.extraJavaOptions": _JVM,
     "spark.executor.extraJavaOptions": _JVM,
     "spark.executor.cores": "1",
-    "spark.log.level": "WARN",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -66,6 +65,16 @@ _SETTINGS = {
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.task.maxFailures": "1",
 }
+_LOGGING = """
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
 _current: "Session | None" = None
 
 
@@ -220,6 +229,7 @@ def _prepare(folder: Path, *, used: Collection[str], workers: int) -> None:
             (folder / name).mkdir(parents=True, mode=0o700)
         lines = "".join(f"{name} {value}\n" for name, value in settings.items())
         private_file(folder / "conf" / "spark-defaults.conf", lines)
+        (folder / "conf" / "log4j2.properties").write_text(_LOGGING)
         links = {"bin": installed / "bin", "jars": installed / "jars", "work": folder / "logs"}
         for name, place in links.items():  # "work" is for the logs of the executors
             (folder / "home" / name).symlink_to(place)

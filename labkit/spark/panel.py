@@ -30,7 +30,7 @@ from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
 from labkit.panel.panel import Panel
 from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
-from labkit.settings import logs_held_back, variables_set
+from labkit.settings import variables_set
 from labkit.spark.driver import LOOPBACK, active, current
 
 _TEXT_SENT = 10_000  # characters of a traceback that a rank sends
@@ -293,15 +293,15 @@ class Output:
         """Keep what is printed by this thread, which runs pyspark, and by threads that start in the block."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         others = set(threading.enumerate()) - {threading.current_thread()}
+        logger = logging.getLogger("TorchDistributor")  # it tells that it has started
         with self.log.open("a", encoding="utf-8", errors="replace", buffering=1) as log:
             out, err = (_Split(stream, log, self._line, others) for stream in (sys.stdout, sys.stderr))
-            # TorchDistributor logs that it has started.
-            with (
-                logs_held_back(logging.INFO),
-                contextlib.redirect_stdout(out),
-                contextlib.redirect_stderr(err),
-            ):
-                yield
+            logger.addFilter(_is_warning)
+            try:
+                with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                    yield
+            finally:
+                logger.removeFilter(_is_warning)
 
     def _line(self, line: str) -> None:
         self.torchrun_failed = self.torchrun_failed or "failed (exitcode" in line
@@ -359,3 +359,7 @@ def summary(text: str) -> str:
     found = _PYTHON.search(text)
     line = found[1] if found else (spark[0] if (spark := _SPARK.search(text)) else text.strip())
     return line.partition("\n")[0][:300]
+
+
+def _is_warning(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.INFO
