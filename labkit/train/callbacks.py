@@ -15,7 +15,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -249,3 +249,12 @@ def wrong_order(config: ray.train.CheckpointConfig) -> str:
         f"Ray {kept} checkpoints with the highest {name}, because checkpoint_score_order is 'max': "
         'CheckpointConfig(..., checkpoint_score_order="min") keeps the best'
     )
+
+
+def unranked(config: ray.train.CheckpointConfig, reported: Collection[str]) -> str:
+    """What to say if none of the metrics that came with checkpoints is the one that ranks them, else ""."""
+    name = config.checkpoint_score_attribute
+    if name is None or "/" in name or not reported or name in reported:  # "a/b" is b of a dictionary a
+        return ""
+    told = ", ".join(sorted(reported)[:8])
+    return f"the checkpoints aren't ranked: none has checkpoint_score_attribute={name!r} (they have {told})"

@@ -200,7 +200,9 @@ class TrainPanel(Panel):
 
     def hang_up(self) -> None:
         super().hang_up()
-        self.state.note = self._went_on()
+        reported = {name for one in self.state.checkpoints for name in one.metrics}
+        ranked = callbacks.unranked(self._trainer.run_config.checkpoint_config, reported)
+        self.state.note = "; ".join(filter(None, (self._went_on(), ranked)))
 
     # -- during a run ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ray.train import CheckpointConfig, ReportedCheckpointStatus
 from labkit.errors import LabError
 from labkit.models.torch import train_epoch
 from labkit.train import callbacks, panel, reported_checkpoints
-from labkit.train.callbacks import wrong_order
+from labkit.train.callbacks import unranked, wrong_order
 
 NAMES = ["c0", "c1", "c2", "c3", "c4"]
 ORDER = [3, 0, 4, 1, 2]
@@ -61,6 +61,14 @@ def test_keeping_the_worst_checkpoints_is_warned_of(name, warned):
     assert (f"Ray keeps the 2 checkpoints with the highest {name}, " in said) == warned
     assert ('checkpoint_score_order="min"' in said) == warned
     assert not wrong_order(CheckpointConfig(**config, checkpoint_score_order="min"))
+
+
+def test_a_metric_that_ranks_and_that_no_checkpoint_has_is_told():
+    reported = {"epoch", "loss", "rmse"}
+    told = unranked(CheckpointConfig(checkpoint_score_attribute="rsme"), reported)
+    assert "none has checkpoint_score_attribute='rsme' (they have epoch, loss, rmse)" in told
+    for name, seen in (("rmse", reported), (None, reported), ("valid/rmse", reported), ("rsme", set())):
+        assert unranked(CheckpointConfig(checkpoint_score_attribute=name), seen) == ""
 
 
 def test_a_validation_function_that_takes_a_data_set_along_is_refused():
