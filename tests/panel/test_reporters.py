@@ -47,7 +47,7 @@ def follow(reporter, run, *, epochs=3, report=True):
             run.step(at, epoch=epoch, step=k, seconds=k / 10, epochs=epochs, total=50, done=k == 50)
             reporter.show(run)
         if report:
-            reporter.show(run("report", metrics={"loss": 1 / (epoch + 1)}, epoch=epoch))
+            reporter.show(run("report", metrics={"loss": 1 / (epoch + 1), "epoch": epoch}))
 
 
 # -- lines ----------------------------------------------------------------------------------------------

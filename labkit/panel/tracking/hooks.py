@@ -218,7 +218,7 @@ class Follower:
     def report(self, metrics: Mapping[str, Any]) -> None:
         """What Ray does not report for the loop."""
         plain = {name: value for name, value in metrics.items() if isinstance(value, str | int | float)}
-        self._tracker.emit("report", metrics=numbers(metrics) | plain, epoch=metrics.get("epoch"))
+        self._tracker.emit("report", metrics=numbers(metrics) | plain)
 
     # -- inside --------------------------------------------------------------------------------------
 
