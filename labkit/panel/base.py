@@ -29,7 +29,7 @@ from labkit.settings import Settings
 
 _PAUSE = 0.2  # seconds between two drawings
 _KEEP_EVERY = 5.0  # seconds between two records of a run that goes on
-_DRAWING, _SENDING = 5.0, 10.0  # seconds that the last drawing, and the last record, have to be done
+_SENDING = 10.0  # seconds that the last record has to be sent
 
 
 class LivePanel:
@@ -183,9 +183,8 @@ class LivePanel:
         try:
             with interrupts.held():
                 self._conclude(error)
-            for thread, patience in ((self._drawer, _DRAWING), (self._keeper, _SENDING)):
-                if thread.is_alive():
-                    thread.join(patience)
+            if self._keeper.is_alive():
+                self._keeper.join(_SENDING)
             if self._keeper.is_alive():
                 warnings.warn(f"the last of {self._name!r} is still being sent", stacklevel=4)
         except KeyboardInterrupt:
@@ -206,17 +205,15 @@ class LivePanel:
             raise RunStopped(self.state.name, "stopped by you when the run was over", "Its record is kept")
 
     def _begin(self) -> None:
-        drawing = {"target": self._draw, "args": [self._over], "name": "labkit-panel"}
-        keeping = {"target": self._keep, "args": [self._written], "name": "labkit-record"}
-        self._drawer, self._keeper = (threading.Thread(**one, daemon=True) for one in (drawing, keeping))
+        self._keeper = threading.Thread(target=self._keep, args=[self._written], daemon=True)
         self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
         self._reporter.explain = self.explain
         with self._lock:
             self.state.start(self.first_phase)
             self._show(self._reporter.open)
         self._write()
-        self._drawer.start()
         self._keeper.start()
+        threading.Thread(target=self._draw, args=[self._over], name="labkit-panel", daemon=True).start()
 
     def _conclude(self, error: BaseException | None) -> None:
         """The block was left by `error`: find out what ended the run, keep its record and draw what stays."""

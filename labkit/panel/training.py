@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.display.formatting import (
-    UNKNOWN, clock, count, number, plural, seconds, short, short_metrics, size,
-)  # fmt: skip
+from labkit.display import formatting
+from labkit.display.formatting import UNKNOWN, count, number, plural, seconds, short, short_metrics, size
 from labkit.panel.run import Curve, Mark, Plot, Run, Span, Table, Thinned, joined, whole
 from labkit.panel.workers import Workers, WorkerState
 
@@ -44,8 +43,8 @@ class CheckpointState:
     late: dict[str, Any] = field(default_factory=dict)  # the latter
     reason: str = ""  # why the validation failed, in one line
     begun_at: float | None = None  # when the validation began; the last time, if it was started again
+    ended_at: float | None = None  # when it ended in its own process
     decided_at: float | None = None  # when `late` was there
-    seconds: float | None = None  # that the validation took in its own process
     deleted: bool = False  # `num_to_keep` checkpoints ranked above it
 
     @property
@@ -60,7 +59,7 @@ class CheckpointState:
         if self.begun_at is None:
             return None
         status = self.status if self.status in DECIDED else "failed" if self.reason else ""
-        end = (self.decided_at or now) if self.seconds is None else self.begun_at + self.seconds
+        end = self.ended_at or self.decided_at or now
         return Span("validation", str(self.epoch), self.begun_at, max(end, self.begun_at), status)
 
 
@@ -295,21 +294,26 @@ class TrainingRun(Run):
             self._go_back()
         epochs, steps = self._base
         event = {**event, "epoch": event["epoch"] + self.earlier + epochs}  # of the whole run
-        is_new, begins = not worker.begun, worker.begins_epoch(event)
+        is_new, before = not worker.begun, worker.epoch
         spent, waiting = worker.update(event)
         # All ranks make the same steps: one may tell more than rank 0.
         self.made = max(self.made, steps + worker.made)
         if worker.rank != 0:
             return
-        self.fed = event.get("fed", True)
-        self.enter("training", event["at"])
+        at, self.fed = event["at"], event.get("fed", True)
+        self.enter("training", at)
         if is_new:
-            self._begins(worker, event["at"])
-        self._add_time(worker, event, spent, waiting, begins=begins)
+            self._begins(worker, at)
+        if is_new or worker.epoch != before:
+            self._parts["between epochs"] += event.get("between", 0.0)
+            self.trained.append(Span("training", str(worker.epoch + 1), at - event["seconds"], at))
+        self.trained[-1].end = at
+        self._parts["data"] += waiting
+        self._parts["training"] += spent - waiting
         self._advance(worker, event)
 
     def _go_back(self) -> None:
-        """The workers go on from the last checkpoint that has arrived: the steps after it are made once more."""
+        """The workers go on from the last checkpoint that has arrived; the steps after it are made again."""
         self._starts_over = False
         del self._saved[self._committed :]
         self._base = self._saved[-1] if self._saved else (0, 0)
@@ -324,21 +328,10 @@ class TrainingRun(Run):
             self._parts["restart"] += max(at - self._failed_at, 0.0)
             self._failed_at = None
 
-    def _add_time(
-        self, worker: WorkerState, event: dict[str, Any], spent: float, waiting: float, *, begins: bool
-    ) -> None:
-        if begins:
-            self._parts["between epochs"] += event.get("between", 0.0)
-            begin = event["at"] - event["seconds"]
-            self.trained.append(Span("training", str(worker.epoch + 1), begin, event["at"]))
-        self.trained[-1].end = event["at"]
-        self._parts["data"] += waiting
-        self._parts["training"] += spent - waiting
-        if event.get("done"):
-            self._epoch_seconds[worker.epoch] = event["seconds"]
-
     def _advance(self, worker: WorkerState, event: dict[str, Any]) -> None:
         """Rank 0 is further than before."""
+        if event.get("done"):
+            self._epoch_seconds[worker.epoch] = event["seconds"]
         self._lengths[worker.epoch] = worker.total or max(self._lengths.get(worker.epoch, 0), worker.step)
         if not self.first_step_at:
             # A step is heard of when it is over.
@@ -374,11 +367,9 @@ class TrainingRun(Run):
     def on_validation(self, event: dict[str, Any]) -> None:
         """One that runs in parallel to the training has begun, or is over."""
         known = self.checkpoints.of(event, self._epoch())
-        known.begun_at, known.seconds = event["at"], None
-        if event.get("done"):
-            known.seconds = event["seconds"]
-            known.begun_at -= known.seconds
-            known.reason = " ".join(event["text"].split())
+        known.begun_at = event["at"] - event.get("seconds", 0.0)
+        known.ended_at = event["at"] if event.get("done") else None
+        known.reason = " ".join(event.get("text", "").split())
 
     def on_print(self, event: dict[str, Any]) -> None:
         self.print(f"[rank {event['rank']}] {event['text']}" if self.world_size > 1 else event["text"])
@@ -465,7 +456,7 @@ class TrainingRun(Run):
 
     def _status(self, one: CheckpointState, now: float) -> Mark:
         kind, words = _STATUSES.get(one.status, ("dim", one.status))
-        undecided, runs = one.status not in DECIDED, one.begun_at is not None and one.seconds is None
+        undecided, runs = one.status not in DECIDED, one.begun_at is not None and one.ended_at is None
         if self.over and one.status == "pending":
             words = "○ not validated yet"
         elif undecided and runs and not self.over:
@@ -505,7 +496,7 @@ class TrainingRun(Run):
         """Restarts, what they cost, and the numbers of workers over time: ``2 → 1 (00:41) workers``."""
         again = f"workers started again {self.workers.restarts} ×" if self.workers.restarts else ""
         again += f", {plural(self.repeated, 'step')} trained twice" if self.repeated else ""
-        sizes = " → ".join(f"{n} ({clock(at - self.started_at)})" for at, n in self.sizes[1:])
+        sizes = " → ".join(f"{n} ({formatting.clock(at - self.started_at)})" for at, n in self.sizes[1:])
         return joined(again, f"{self.sizes[0][1]} → {sizes} workers" if sizes else "")
 
     def _no_batch(self) -> str:

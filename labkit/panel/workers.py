@@ -32,23 +32,15 @@ class WorkerState:
     def begun(self) -> bool:
         return bool(self.last)
 
-    def begins_epoch(self, event: dict[str, Any]) -> bool:
-        """Whether a step event belongs to another epoch than the one before."""
-        return not self.begun or event["epoch"] != self.epoch
-
     def update(self, event: dict[str, Any]) -> tuple[float, float]:
         """Take in a step event; return the seconds since the one before, and those of them without data."""
-        before = {} if self.begins_epoch(event) else self.last
-        rows, seconds, waiting = (
-            event[name] - before.get(name, 0) for name in ("rows", "seconds", "waiting")
-        )
-        if not self.begun:  # the wait for its very first batch belongs to the start
-            seconds, waiting = seconds - event.get("first_wait", 0.0), waiting - event.get("first_wait", 0.0)
-        self.rows, self.seconds, self.waiting = (
-            self.rows + rows,
-            self.seconds + seconds,
-            self.waiting + waiting,
-        )
+        before = self.last if event["epoch"] == self.epoch else {}
+        # The wait for its very first batch belongs to the start.
+        start = 0.0 if self.begun else event.get("first_wait", 0.0)
+        seconds = event["seconds"] - before.get("seconds", 0.0) - start
+        waiting = event["waiting"] - before.get("waiting", 0.0) - start
+        self.rows += event["rows"] - before.get("rows", 0)
+        self.seconds, self.waiting = self.seconds + seconds, self.waiting + waiting
         self.memory, self.gpu_memory = event.get("memory"), event.get("gpu_memory")
         self.epoch, self.step, self.made, self.last = event["epoch"], event["step"], event["made"], event
         # A stream does not know its length; after one epoch we do.

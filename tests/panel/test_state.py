@@ -210,7 +210,6 @@ def test_metrics_of_a_validation_arrive_late_and_the_record_keeps_them(run):
     assert (checkpoint.label, checkpoint.status, checkpoint.late) == ("epoch 1", "pending", {})
     run.decided(0, 19.5, accuracy=0.9, loss=0.7)
     assert (checkpoint.status, checkpoint.late) == ("validated", {"accuracy": 0.9, "loss": 0.7})
-    assert checkpoint.seconds == pytest.approx(3)
     assert run.row("validation") == [("1", 16, 19, "validated")]
     (kept,) = run.state.to_record()["extra"]["checkpoints"]
     assert (kept["checkpoint"], kept["status"], kept["seconds_to_metric"]) == ("epoch 1", "validated", 4.5)
