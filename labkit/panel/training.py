@@ -19,7 +19,6 @@ DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of th
 _POINTS_KEPT = 240  # about one per pixel of the curve
 _SPANS_KEPT, _CHECKPOINTS_SHOWN, _WORKERS_SHOWN, _REPORTS_SHOWN = 900, 6, 8, 240
 _COUNTS = {"epoch", "epochs", "step", "steps", "global_step", "rank", "workers", "world", "world_size"}
-_PHASES = {"starting": "starting workers", "loading": "loading data"}
 _STATUSES = {
     "committed": ("ok", "✓ saved"),
     "pending": ("wait", "○ waits for validation"),
@@ -416,7 +415,7 @@ class TrainingRun(Run):
         """Where the run is: ``epoch 7 of 10 · step 14 of 22 · about 19 s left``."""
         worker, pending = self.workers.leader, self.checkpoints.pending
         if worker is None or not self.first_step_at:
-            return _PHASES.get(self.phase, self.phase)
+            return self.phase
         if pending and self.fraction() == 1.0:
             return f"all epochs are trained · {plural(pending, 'validation')} left"
         left, of = self.eta(now), f" of {self.epochs}" if self.epochs and not self.exceeds else ""
@@ -429,7 +428,7 @@ class TrainingRun(Run):
         )
 
     def _shown_phase(self, name: str, spent: float) -> Mark:
-        words = f"{_PHASES.get(name, name)} {seconds(spent)}"
+        words = f"{name} {seconds(spent)}"
         return ("now", f"● {words}") if name == self.phase else ("ok", f"✓ {words}")
 
     def _shown_tiles(self) -> Iterator[tuple[str, str]]:
@@ -521,7 +520,7 @@ class TrainingRun(Run):
         """Lines of a log: each phase until the first report, each report, each decided checkpoint."""
         # Loading and training alternate in every epoch; once each is news, after that the epochs are.
         for name in self.phases if not self.history else ():
-            yield ("phase", name), _PHASES.get(name, name)
+            yield ("phase", name), name
         for place, report in list(enumerate(self.history))[-20:]:
             of = f"/{self.epochs}" if report["epoch"] < (self.epochs or 0) else ""
             # A loop that counts steps has its step among the metrics.

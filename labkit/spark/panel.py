@@ -38,7 +38,7 @@ _CALLER = re.compile(r"^<module>, train\.py, line \d+\n(?: +output = fn\(.*\n)?"
 class SparkPanel(Panel):
     """The panel of a run of TorchDistributor; see `labkit.panel.panel.Panel` for its arguments."""
 
-    first_phase = "starting"
+    first_phase = "starting workers"
 
     def __init__(self, name: str, **about: Any) -> None:
         super().__init__(name, **{"engine": "TorchDistributor", **about})

@@ -82,7 +82,7 @@ class TrainPanel(Panel):
             warnings.warn(warning, stacklevel=3)
         self._trainer, self.loop = trainer, trainer.train_loop_per_worker
         config = trainer.train_loop_config or {}
-        self.first_phase = "starting" if workers else "preparing"
+        self.first_phase = "starting workers" if workers else "preparing"
         recorded = ("num_workers", "use_gpu", "resources_per_worker")
         self._of_trainer = {
             "world_size": max(workers, 1),

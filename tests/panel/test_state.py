@@ -19,11 +19,11 @@ def run():
 
 
 def test_phases_are_those_of_rank_0(run):
-    run("phase", 2, name="loading").step(3).step(4, step=1)
-    run("phase", 5, name="loading").step(7, epoch=1)
-    run("phase", 8, name="loading", rank=1, pid=200)
+    run("phase", 2, name="loading data").step(3).step(4, step=1)
+    run("phase", 5, name="loading data").step(7, epoch=1)
+    run("phase", 8, name="loading data", rank=1, pid=200)
     state = run.state
-    assert state.phase_seconds(T0 + 10) == {"preparing": 2.0, "loading": 3.0, "training": 5.0}
+    assert state.phase_seconds(T0 + 10) == {"preparing": 2.0, "loading data": 3.0, "training": 5.0}
     state.end("finished", T0 + 20)
     assert state.phase_seconds(T0 + 100)["training"] == 15.0 and state.elapsed(T0 + 100) == 20.0
 

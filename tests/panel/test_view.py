@@ -53,8 +53,10 @@ def picture(run, at=100):
 
 def training():
     """A Ray Train run of two epochs, in the middle of the second."""
-    run = Run("03-torch", phase="starting", engine="Ray Train", world_size=2, dataset="digits", rows=1437)
-    run("worker", rank=1, pid=8, node="node-2")("phase", 8, name="loading")
+    run = Run(
+        "03-torch", phase="starting workers", engine="Ray Train", world_size=2, dataset="digits", rows=1437
+    )
+    run("worker", rank=1, pid=8, node="node-2")("phase", 8, name="loading data")
     run.epoch(0, 10, steps=22, seconds=22, total=22, epochs=2, metrics={"loss": 2.3})
     run("report", 32, metrics={"loss": 1.3, "accuracy": 0.8})
     run("saved", 33, epoch=1, step=22)(
@@ -102,7 +104,7 @@ SEEN = {
          "1 printed line", "hello from rank 0", "workers' logs /tmp/a & b"],
     ),
     "nothing happened": (
-        lambda: Run(phase="starting"), 3, ["● starting workers 3.0 s", "starting workers", "– rows/s",
+        lambda: Run(phase="starting workers"), 3, ["● starting workers 3.0 s", "starting workers", "– rows/s",
          "– waiting for data", "epoch"], ["after 3.0 s", "nothing was reported"],
     ),
     "a stream": (lambda: Run().step(10, step=4), 10, ["epoch 1 · step 4"], ["finished"]),

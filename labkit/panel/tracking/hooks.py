@@ -119,7 +119,7 @@ class Follower:
             return original(loader)
         if not self._loading:
             self._loading = True
-            self._tracker.emit("phase", name="loading")
+            self._tracker.emit("phase", name="loading data")
         began, self._inside = perf_counter(), True
         try:
             iterator = wrap(original(loader))
