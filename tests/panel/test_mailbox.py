@@ -100,5 +100,5 @@ print(keeper.take(), keeper.take())
 
 def test_the_actor_needs_no_labkit_on_its_node():
     sent = cloudpickle.dumps(mailbox._keeper())
-    done = subprocess.run([sys.executable, "-c", ALONE], input=sent, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", ALONE], input=sent, capture_output=True, timeout=120)
     assert done.stdout == b"[b'1'] []\n", done.stderr

@@ -371,7 +371,7 @@ TrackedFunction(lambda: [current().step() for _ in range(1000)], tracker)()
 print("went on")
 """
     with panel:
-        done = subprocess.run([sys.executable, "-c", code], input=payload, capture_output=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", code], input=payload, capture_output=True, timeout=120)
         assert (done.stdout, done.stderr, done.returncode) == (b"went on\n", b"", 0)
     assert (panel.state.workers, panel.state.history) == ({}, [])
 
@@ -408,6 +408,6 @@ def test_the_record_of_a_killed_process_shows_how_far_it_came(settings):
         "    os.kill(os.getpid(), 9)"
     )
     environment = os.environ | {"LABKIT_HOME": str(settings.home), "LABKIT_PANEL": "none"}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == -9
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=120).returncode == -9
     (record,) = records.find(settings.home)
     assert (record.state, record.metrics) == ("lost", {"loss": 0.5})

@@ -25,7 +25,7 @@ def client(tmp_path):
 def messages(client, cell):
     """What the kernel publishes until the cell is done."""
     while True:
-        message = client.get_iopub_msg(timeout=60)
+        message = client.get_iopub_msg(timeout=120)
         yield message["msg_type"], message["content"]
         of_cell = message["parent_header"].get("msg_id") == cell
         if of_cell and message["content"].get("execution_state") == "idle":
@@ -35,7 +35,7 @@ def messages(client, cell):
 def click(client, button):
     """As JupyterLab does: in a subshell of the kernel."""
     client.control_channel.send(client.session.msg("create_subshell_request", {}))
-    subshell = client.get_control_msg(timeout=60)["content"]["subshell_id"]
+    subshell = client.get_control_msg(timeout=120)["content"]["subshell_id"]
     event = {"method": "custom", "content": {"event": "click"}}
     message = client.session.msg("comm_msg", {"comm_id": button, "data": event})
     message["header"]["subshell_id"] = subshell

@@ -281,7 +281,7 @@ TrackedFunction(loop, tracker)()
 
 def test_a_worker_needs_the_standard_library_and_what_sends_its_events(listener, heard):
     sent = pickle.dumps(RemoteTracker("run-1", listener.address))
-    subprocess.run([sys.executable, "-c", BARE], input=sent, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", BARE], input=sent, timeout=120, check=True)
     listener.close(30)
     assert [event["kind"] for event in heard] == ["worker", "print", "step", "step"]
     assert (heard[-1]["rows"], heard[-1]["metrics"], heard[-1]["done"]) == (8, {"loss": 0.5}, True)

@@ -54,14 +54,9 @@ class Mailbox:
 
         # Where this process is, since other nodes may be lost. With `soft` Ray may put it on one of those.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        keeper = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(_keeper())
         # It is asked often, and Ray must not keep a note of each call.
-        options = {
-            "num_cpus": 0,
-            "max_restarts": -1,
-            "scheduling_strategy": here,
-            "enable_task_events": False,
-        }
-        self._actor = ray.remote(**options)(_keeper()).options(name=name).remote()
+        self._actor = keeper.options(name=name, enable_task_events=False).remote()
         self.address, self._on_event, self._closing = Box(name), on_event, threading.Event()
         self._reader = threading.Thread(target=self._read, name="labkit-mailbox", daemon=True)
         self._reader.start()
