@@ -344,11 +344,9 @@ class TrainingRun(Run):
         if event["rank"] != 0:
             return  # a loop in which each rank reports has one history: rank 0's, as Ray keeps it
         metrics = dict(event.get("metrics") or {})
-        epoch = whole(metrics.get("epoch"))
-        goes_on = self.earlier or self.workers.restarts or (self.first_step_at and self._begun_at)
-        if epoch == 1 and not self._reports and not goes_on:
-            leader = self.workers.leader
-            self._reports_from = 1 if leader is None or leader.epoch == 0 else 0
+        epoch, leader = whole(metrics.get("epoch")), self.workers.leader
+        if epoch == 1 and not (self._reports or self.earlier or (leader is not None and leader.epoch)):
+            self._reports_from = 1  # in its first epoch, so it counts from there
         epoch = self._reports + self.earlier if epoch is None else max(epoch - self._reports_from, 0)
         self._reports += 1
         if self.sizes and not self.first_step_at and self.phase != "training":
