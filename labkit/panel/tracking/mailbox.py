@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 _KEPT = 4000  # messages, while the kernel does not ask; the oldest are dropped
-_PAUSE = 0.1  # seconds between two questions of the kernel; a panel is drawn five times a second
+_PAUSE = 0.2  # seconds between two questions of the kernel, and between two drawings
 _PATIENCE = 30.0  # seconds for the actor to start and to answer
 _LAST = 2.0  # seconds for its answer when it was killed
 _PROCESS = os.getpid()  # Ray cannot be used in a fork of it, such as a data loader's process
@@ -55,7 +55,7 @@ class Mailbox:
         # Where this process is, since other nodes may be lost. With `soft` Ray may put it on one of those.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         keeper = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(_keeper())
-        # It is asked often, and Ray must not keep a note of each call.
+        # It is asked five times a second, and Ray must not keep a note of each call.
         self._actor = keeper.options(name=name, enable_task_events=False).remote()
         self.address, self._on_event, self._closing = Box(name), on_event, threading.Event()
         self._reader = threading.Thread(target=self._read, name="labkit-mailbox", daemon=True)
