@@ -88,6 +88,7 @@ class ExecutionRun(Run):
     """What Ray Data executed between the opening of a panel and its closing."""
 
     engine: str = "Ray Data"
+    brief: bool = True  # a dataset is executed in seconds
     operators: list[OperatorState] = field(default_factory=list)  # of all datasets, in their order
     samples: Thinned = field(default_factory=lambda: Thinned(2000))  # (seconds, bytes in the object store)
     memory_peak: int = 0

@@ -53,7 +53,10 @@ def snapshot(run: Run, now: float, files: Sequence[tuple[str, str]] = ()) -> Sna
 
 
 def _lines(run: Run) -> Iterator[tuple[Hashable, str]]:
-    yield "begin", run.subtitle
+    if run.brief and not run.over:
+        return
+    if not run.brief:
+        yield "begin", run.subtitle
     for place, line in enumerate(run.prints, run.printed - len(run.prints)):
         yield ("print", place), line
     yield from run.news

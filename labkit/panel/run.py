@@ -115,6 +115,7 @@ class Run:
     printed: int = 0  # how many there were
     failures: list[Failure] = field(default_factory=list)
     unit: str = "rank"  # what their `rank` counts
+    brief: bool = False  # whether a log has nothing of it but its end
     hang: list[str] = field(default_factory=list)  # what each worker waits for, if nothing is heard …
     heard_at: float = 0.0  # … since then
     explained: tuple[float, list[str]] | None = None  # when a reader asked, and what each worker did then

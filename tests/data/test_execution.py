@@ -23,6 +23,7 @@ def test_the_panel_shows_what_runs_and_afterwards_what_was(tmp_path):
     for figure in ("1,200", "6", "2.00", "0.50", "1.2 s", "0.7", "held back"):
         assert f">{figure}<" in live.body
     assert "&lt;lambda&gt;" in live.body and "<lambda>" not in live.body
+    assert live.lines == ()
     run.fail("cell 3, line 2\nValueError: <no>")
     run.end("failed")
     over = snapshot(run, time.time())

@@ -308,10 +308,6 @@ class Slow(TensorDataset):
         self.clock.now += 1
         return super().__getitem__(row)
 
-    class Slow(TensorDataset):
-        def __getitem__(self, row):
-            passed[0] += 0.25
-            return super().__getitem__(row)
 
 def test_waiting_is_that_of_training_passes_alone(tracker, events, monkeypatch):
     def loop(hand):
