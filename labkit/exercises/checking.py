@@ -20,7 +20,7 @@ from labkit.display.formatting import number as shown
 from labkit.display.formatting import short
 from labkit.display.progress import Waiting
 from labkit.errors import LabError
-from labkit.exercises import kept, registry, sections
+from labkit.exercises import kept, registry
 from labkit.exercises.answers import NotAttempted, Wrong, describe, is_blank
 from labkit.exercises.registry import Exercise
 from labkit.exercises.running import limited
@@ -73,7 +73,7 @@ def check(id: str, *answers: Any) -> Verdict:
     if Settings.from_env().check_strict and not verdict:
         fact, fix = f"{verdict.state}: {verdict.message}", f'hint("{id}"), or unset LABKIT_CHECK'
         raise LabError(f"count exercise {id} ({exercise.title}) as solved", fact, fix)
-    sections.attend()
+    registry.attend()
     if not verdict:
         return verdict
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -91,7 +91,7 @@ def hint(id: str) -> Verdict:
     exercise = registry.find(id)
     tier = _hints_given[id] = _hints_given.get(id, 0) % 3 + 1
     kept.keep("hints", id, tier, merge=max)
-    sections.attend()
+    registry.attend()
     last = "this is the last one; the solution is in `notebooks/solutions`, or with your teacher"
     more = f'more: `hint("{id}")` again' if tier < 3 else last
     return Verdict(id, f"hint {tier} of 3", f"{exercise.hints[tier - 1]} ({more})")
@@ -179,7 +179,7 @@ def _predicted(lesson: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _keep(id: str, guess: Any, **found: Any) -> str:
-    sections.attend()
+    registry.attend()
     return kept.keep("predictions", id, {"guess": guess, **found})
 
 
