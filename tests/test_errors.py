@@ -31,7 +31,7 @@ shell.run_cell("raise LabError('start a node', 'it failed', 'look into the log')
 shell.run_cell("raise RunStopped('run', 'stopped by you after 00:01', 'The CPUs are free again')")
 """
     env = {"IPYTHONDIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, env=env)
     assert [line for line in done.stdout.splitlines() if line] == [
         "LabError: could not start a node",
         "  because it failed",

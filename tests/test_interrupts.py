@@ -98,6 +98,6 @@ def test_an_interrupt_in_the_middle_of_an_import_is_not_lost(tmp_path, pause):
         process.stdout.readline()
         time.sleep(pause)
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=30)[0].startswith("importing: stopped by you.")
+        assert process.communicate(timeout=120)[0].startswith("importing: stopped by you.")
     finally:
         process.kill()

@@ -67,10 +67,11 @@ def check(id: str, *answers: Any) -> Verdict:
     An answer of ``...`` or None is *not attempted*. Any other wrong answer is *not yet*, even if looking at
     it raises: a check gives a verdict and no traceback. A check that takes too long is stopped.
     """
-    exercise = registry.find(id)
-    verdict = _judge(exercise, answers)
+    exercise, strict = registry.find(id), Settings.from_env().check_strict
+    # A test's machine may be busy, and its answer is a solution.
+    verdict = _judge(exercise, answers, exercise.seconds * (10 if strict else 1))
     (_solved.add if verdict else _solved.discard)(id)
-    if Settings.from_env().check_strict and not verdict:
+    if strict and not verdict:
         fact, fix = f"{verdict.state}: {verdict.message}", f'hint("{id}"), or unset LABKIT_CHECK'
         raise LabError(f"count exercise {id} ({exercise.title}) as solved", fact, fix)
     registry.attend()
@@ -97,12 +98,12 @@ def hint(id: str) -> Verdict:
     return Verdict(id, f"hint {tier} of 3", f"{exercise.hints[tier - 1]} ({more})")
 
 
-def _judge(exercise: Exercise, answers: tuple) -> Verdict:
+def _judge(exercise: Exercise, answers: tuple, seconds: float) -> Verdict:
     what = f"{exercise.id} · running your answer, at most {exercise.seconds:g} s"
     try:
         if not answers or any(is_blank(answer) or answer is None for answer in answers):
             raise NotAttempted
-        with Waiting(what), limited(exercise.seconds, exercise.stuck):
+        with Waiting(what), limited(seconds, exercise.stuck):
             exercise.check(*answers)
     except NotAttempted as error:
         state, message = "not attempted", str(error) or "put your answer where the `...` is"

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -64,11 +65,12 @@ def test_not_yet_says_what_was_found_and_keeps_what_was_solved(home):
 
 
 def test_a_check_that_takes_longer_counts_the_seconds(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_DELAY", 60)
     check("90-1", 3)
     assert capsys.readouterr().out == ""
     monkeypatch.setattr(progress, "_DELAY", 0.05)
     check("90-1", "slow")
-    assert "90-1 · running your answer, at most 10 s · 0 s" in capsys.readouterr().out
+    assert re.search(r"90-1 · running your answer, at most 10 s · \d+ s", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("answers", [(), (...,), (None,), ([...],), (1, ...)])
@@ -100,7 +102,9 @@ def test_no_answer_makes_a_traceback(id):
 
 def test_strict_raises_for_all_but_solved(monkeypatch):
     monkeypatch.setenv("LABKIT_CHECK", "strict")
-    assert check("90-1", 128)
+    limits = []
+    monkeypatch.setattr(checking, "limited", lambda seconds, stuck: limits.append(seconds) or nullcontext())
+    assert check("90-1", 128) and limits == [100]  # the machine may be busy, and the answer is a solution
     for answers in ((64,), (...,)):
         with pytest.raises(LabError, match="90-1"):
             check("90-1", *answers)

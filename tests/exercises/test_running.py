@@ -53,7 +53,7 @@ def test_what_a_loop_raises_is_a_verdict():
 
 
 def test_code_that_does_not_end_is_stopped(monkeypatch):
-    monkeypatch.setattr(running, "_AGAIN", 0.2)
+    monkeypatch.setattr(running, "_AGAIN", 2.0)
     caught = []
 
     def deaf(config):

@@ -92,5 +92,5 @@ def test_all_of_it_works_with_keras_2(root):
     """In this process it is tested with Keras 3. What is followed in lesson 04 is Keras 2."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not keras_2"]
     environment = {**os.environ, **keras_models.KERAS_2}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout[-3000:]
