@@ -16,27 +16,34 @@ class Plan:
     Attributes:
         exercises: ids, in order.
         minutes: section ("03 Checkpoints") → its minutes, which the build computes from words and lines.
+        cells: source of a code cell → its section, or "" if several sections have such a cell.
     """
 
     exercises: list[str] = field(default_factory=list)
     minutes: dict[str, float] = field(default_factory=dict)
+    cells: dict[str, str] = field(default_factory=dict)
 
 
 @cache
-def read() -> Plan:
+def read(notebooks: Path = NOTEBOOKS) -> Plan:
     """Read the notebooks. Where the package is installed without them, the plan is empty."""
     plan = Plan()
-    for path in sorted(NOTEBOOKS.glob("[0-9][0-9]*_*.ipynb")):
+    for path in sorted(notebooks.glob("[0-9][0-9]*_*.ipynb")):
         try:
             notebook = json.loads(path.read_text(encoding="utf-8"))
             minutes = notebook["metadata"]["labkit"]["minutes"]
-            texts = ["".join(one["source"]) for one in notebook["cells"] if one["cell_type"] == "markdown"]
+            cells = [(one["cell_type"], "".join(one["source"]).strip()) for one in notebook["cells"]]
         except (OSError, ValueError, TypeError, KeyError):
             continue  # a notebook of the reader's own
         number = path.name.partition("_")[0]
-        for text in texts:
+        section = f"{number} "
+        for kind, text in cells:
+            if kind == "code":
+                plan.cells[text] = section if plan.cells.get(text, section) == section else ""
+                continue
             if heading := re.match(r"##? ((?:\d\db? · )?(.+))", text):
-                plan.minutes[f"{number} {heading[2]}"] = float(minutes.get(heading[1], 0))
+                section = f"{number} {heading[2]}"
+                plan.minutes[section] = float(minutes.get(heading[1], 0))
             plan.exercises.extend(re.findall(r"(?m)^### Exercise (\d\db?-\d+)\b", text))
     return plan
 

@@ -11,8 +11,7 @@ from labkit.datasets.catalog import load, rendered, shipped
 from labkit.datasets.folders import from_folder
 from labkit.datasets.images import Dataset, read_rows
 from labkit.datasets.own import OwnData
-from labkit.datasets.tables import from_table
-from labkit.datasets.texts import from_text
+from labkit.datasets.tables import from_table, from_text
 
 __all__ = [
     "Dataset",

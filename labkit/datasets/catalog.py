@@ -11,7 +11,6 @@ server or a folder to take them from instead: ``MIRROR/mnist/train-images-idx3-u
 import gzip
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -70,7 +69,7 @@ def load(
     most = (_SMALL_ROWS if settings.small else _ROWS)[split]
     if name == "rendered":
         return rendered(n or most, seed, split=split)
-    whole = _digits(split) if name == "digits" else _mnist(split, settings)
+    whole = _whole(name, split, settings)
     if n is None and len(whole) <= most:
         return whole
     n = n or most
@@ -110,16 +109,15 @@ def shipped(name: str) -> Path:
     raise LabError(f"find the shipped file {name}", fact, f"{fix}in train_loop_config")
 
 
-def _digits(split: str) -> Dataset:
+def _whole(name: str, split: str, settings: Settings) -> Dataset:
+    """All rows of "digits" or "mnist"."""
+    if name == "mnist":
+        files = list(MNIST)[:2] if split == "train" else list(MNIST)[2:]
+        images, labels = (_idx(_fetch(file, settings)) for file in files)
+        return Dataset(images, labels.astype(np.int64), name, split, _CLASSES)
     expect_installed("load the digits", "pyarrow")
-    whole = Dataset(*read_rows(str(shipped("digits.parquet"))), "digits", split, _CLASSES)
+    whole = Dataset(*read_rows(str(shipped("digits.parquet"))), name, split, _CLASSES)
     return whole[:_DIGITS_TRAIN] if split == "train" else whole[_DIGITS_TRAIN:]
-
-
-def _mnist(split: str, settings: Settings) -> Dataset:
-    files = list(MNIST)[:2] if split == "train" else list(MNIST)[2:]
-    images, labels = (_idx(_fetch(file, settings)) for file in files)
-    return Dataset(images, labels.astype(np.int64), "mnist", split, _CLASSES)
 
 
 def _fetch(file: str, settings: Settings) -> Path:
@@ -132,7 +130,7 @@ def _fetch(file: str, settings: Settings) -> Path:
     http = pooch.HTTPDownloader(progressbar=True, timeout=_SILENCE, headers={"Accept-Encoding": "identity"})
     folder, reasons = settings.home / "datasets" / "mnist", ""
     for address in [f"{settings.mirror.rstrip('/')}/mnist"] if settings.mirror else ADDRESSES:
-        way = http if "://" in address else _copy
+        way = http if "://" in address else lambda one, path, _: shutil.copyfile(Path(one).expanduser(), path)
         try:
             return Path(pooch.retrieve(f"{address}/{file}", MNIST[file], file, folder, downloader=way))
         except (OSError, ValueError) as error:  # requests' own are OSErrors; ValueError: another SHA-256
@@ -144,11 +142,6 @@ def _fetch(file: str, settings: Settings) -> Path:
         f"    or put the file (SHA-256 {MNIST[file]}) there yourself: {folder / file}\n"
         "    or work offline with LABKIT_DATASET=digits or LABKIT_DATASET=rendered",
     )
-
-
-def _copy(source: str, path: str, _: Any) -> None:
-    """What pooch calls for a file in a folder."""
-    shutil.copyfile(Path(source).expanduser(), path)
 
 
 def _idx(path: Path) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.display.images import gallery
+from labkit.display.figures import gallery
 from labkit.errors import LabError
 from labkit.files import atomic_path
 

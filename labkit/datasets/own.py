@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.datasets.images import column, fingerprint
-from labkit.display.images import gallery
+from labkit.display.figures import gallery
 from labkit.errors import LabError, expect_int
 
 if TYPE_CHECKING:

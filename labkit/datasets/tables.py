@@ -1,28 +1,28 @@
-"""Tables of your own: CSV, TSV and Parquet files, DataFrames and Arrow tables.
+"""Tables and texts of your own: CSV, TSV and Parquet files, DataFrames, Arrow tables and text files.
 
 >>> datasets.from_table("flats.csv", target="price", categories=["district"], drop=["id"])
 <flats: 900 rows of 4 numbers, regression>
+>>> datasets.from_text("plays.txt", length=64)
+<plays: 1,249 rows of 64 tokens out of 256, language>
 
 Only plain numbers are used without being asked for. Each other column is named in `categories` or in `drop`.
 """
 
+import copy
 import csv
 import io
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from labkit.datasets.own import UTF16, OwnData, files_of, text_of
-from labkit.errors import LabError, expect_installed
-
-if TYPE_CHECKING:
-    import pandas
-    import pyarrow
+from labkit.errors import LabError, expect_installed, expect_int
 
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 _NUMBER = re.compile(r" *[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)? *")
@@ -31,11 +31,14 @@ _NO_NAME = re.compile(r"\s*|Unnamed: \d+.*|__index_level_\d+__")
 _EXACT = 2**24  # float32 has all whole numbers up to here
 _ROUNDED = 1e-4  # of a column's range: the largest error that float32 may bring
 _MOST = 1000  # values of a category, or classes
+_PADS = ("[PAD]", "<pad>", "<|pad|>", "<PAD>", "[pad]")
 _FEW = 20  # whole numbers that may be classes; values of a column that an error proposes as a category
+
+Table = dict[str, list]  # the cells of each column: texts, "" if empty; lists, dicts and bytes stay
 
 
 def from_table(
-    source: "str | Path | Sequence[str | Path] | pandas.DataFrame | pyarrow.Table",
+    source: Any,
     *,
     target: str,
     task: str | None = None,
@@ -81,6 +84,53 @@ def from_table(
     return OwnData(name=name, **about, columns=tuple(columns), x=x, y=y, test=test, seed=seed)
 
 
+def from_text(
+    source: Any,
+    *,
+    length: int,
+    target: str | None = None,
+    column: str = "text",
+    tokenizer: Any = None,
+    test: float = 0.2,
+    seed: int = 0,
+) -> OwnData:
+    """Make rows of tokens: of whole texts for a language model, or one row for each text of a table.
+
+    Args:
+        source: text files in UTF-8, as a file, a folder or a list; or a table, as `from_table` reads it.
+        length: tokens per row. Of a table with a `target`, a longer text is cut, and a shorter one is filled
+            up with the tokenizer's padding token, or token 0.
+        target: the column with the classes; without it, the rows are for a language model.
+        column: the column with the texts.
+        tokenizer: a ``tokenizers.Tokenizer``; default: each byte of the text is a token, 256 in all. It runs
+            without truncation, padding and special tokens.
+        test, seed: as in `OwnData`.
+    """
+    attempt = f"load the text {str(source)[:200] if isinstance(source, (str, Path)) else 'of a table'}"
+    expect_int(attempt, "length", length)
+    tokens = _Bytes() if tokenizer is None else _Tokens(tokenizer, attempt)
+    about = {"kind": "tokens", "vocabulary": tokens.vocabulary, "text": tokens.text}
+    about |= {"test": test, "seed": seed}
+    if target is None:
+        name, texts = _whole_texts(source, str(column), attempt)
+        found = np.concatenate([tokens.of(text.replace("\r\n", "\n").replace("\r", "\n")) for text in texts])
+        ends = (len(found) - 1) // length * length
+        if ends < 1:
+            fact = f"{len(found):,} tokens are fewer than a row of {length:,} and the one after it"
+            raise LabError(attempt, fact, "pass a smaller length=, or more text")
+        x, y = found[:ends].reshape(-1, length), found[1 : ends + 1].reshape(-1, length)
+        return OwnData(name=name, task="language", x=x, y=y, **about)
+    name, table = read_table(source, attempt)
+    texts = _column(table, str(column), attempt)
+    goal = cells_of(str(target), table, attempt)
+    classes, y = classes_of(str(target), goal, attempt)
+    x = np.full((len(y), length), tokens.pad, np.int64)
+    for row, text in zip(x, texts, strict=True):
+        found = tokens.of(text)[:length]
+        row[: len(found)] = found
+    return OwnData(name=name, task="classification", classes=classes, x=x, y=y, **about)
+
+
 def _names(given: Any) -> list[str]:
     """`drop=` and `categories=` as a list: one name or several, texts or numbers, or None."""
     if isinstance(given, Iterable) and not isinstance(given, str):
@@ -88,22 +138,21 @@ def _names(given: Any) -> list[str]:
     return [] if given is None else [str(given)]
 
 
-def cells_of(column: str, table: "pandas.DataFrame", attempt: str) -> list:
+def cells_of(column: str, table: Table, attempt: str) -> list:
     """The cells of a column, with 1.0 as 1: pandas makes floats of whole numbers where one is missing."""
     if column not in table:
         raise LabError(attempt, f"it has no column {column!r}", f"use one of {list(table)!r:.500}")
-    whole = [isinstance(cell, str) and _WHOLE.fullmatch(cell) for cell in table[column]]
+    whole = (isinstance(cell, str) and _WHOLE.fullmatch(cell) for cell in table[column])
     return [cell.removesuffix(".0") if one else cell for cell, one in zip(table[column], whole, strict=True)]
 
 
 # -- reading -----------------------------------------------------------------------------------------------
 
 
-def read_table(source: Any, attempt: str) -> "tuple[str, pandas.DataFrame]":
+def read_table(source: Any, attempt: str) -> tuple[str, Table]:
     """The name and the cells of a DataFrame, an Arrow table or files with the same columns.
 
-    Each cell is a text, "" if it is empty, so a table is the same from everywhere. Only lists, dicts, bytes
-    and the like stay what they are.
+    Each cell is a text, so a table is the same from everywhere; see `Table` for the few others.
     """
     expect_installed(attempt, "pandas", "pyarrow")
     import pandas
@@ -112,33 +161,56 @@ def read_table(source: Any, attempt: str) -> "tuple[str, pandas.DataFrame]":
     if isinstance(source, pyarrow.Table):
         source = source.to_pandas(integer_object_nulls=True)
     if isinstance(source, pandas.DataFrame):
-        name, table = "table", _as_texts(source, "the table", attempt)
+        name, table = "table", _from_pandas(source, "the table", attempt)
     else:
         name, files = files_of(source, TABLES, attempt)
-        parts = [_as_texts(_read(file, attempt), file, attempt) for file in files]
-        table = pandas.concat(parts, ignore_index=True)
+        parts = [_read(file, attempt) for file in files]
+        table = {column: [] for part in parts for column in part}
         for file, part in zip(files, parts, strict=True):
             if missing := [column for column in table if column not in part]:
                 fact = f"{file} has no column {missing[0]!r}, and another file has one"
                 raise LabError(attempt, fact, "give all files the same columns")
-    if table.empty:
+            for column, cells in part.items():
+                table[column] += cells
+    if not any(table.values()):
         raise LabError(attempt, "it has no rows", "check the file")
     return name, table
 
 
-def _read(file: Path, attempt: str) -> "pandas.DataFrame":
-    import pandas
+def _read(file: Path, attempt: str) -> Table:
     import pyarrow.parquet
 
     if file.suffix.lower() != ".parquet":
         header, *rows = _lines(file, attempt) or [[]]
         names = [name if name.strip() else f"Unnamed: {place}" for place, name in enumerate(header)]
-        return pandas.DataFrame(rows, columns=names, dtype=object)
+        columns = [(name, [row[place] for row in rows]) for place, name in enumerate(names)]
+        return _table(columns, file, attempt)
     try:
-        return pyarrow.parquet.ParquetFile(file).read().to_pandas(integer_object_nulls=True)
+        frame = pyarrow.parquet.ParquetFile(file).read().to_pandas(integer_object_nulls=True)
     except Exception as error:  # a damaged description for pandas can raise anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise LabError(attempt, f"{file} can't be read: {reason}", "repair it, or leave it out") from None
+    return _from_pandas(frame, file, attempt)
+
+
+def _from_pandas(frame: Any, place: object, attempt: str) -> Table:
+    from pandas.api.types import is_scalar
+
+    def text(cell: Any, given: bool) -> Any:
+        return "" if not given else str(cell) if is_scalar(cell) and not isinstance(cell, bytes) else cell
+
+    columns = [(str(name), list(map(text, one.astype(object), one.notna()))) for name, one in frame.items()]
+    return _table(columns, place, attempt)
+
+
+def _table(columns: list[tuple[str, list]], place: object, attempt: str) -> Table:
+    names: set[str] = set()
+    for name, _ in columns:
+        if name in names:
+            fix = "rename one, or keep the first of a DataFrame: table.loc[:, ~table.columns.duplicated()]"
+            raise LabError(attempt, f"{place} has two columns {name!r}", fix)
+        names.add(name)
+    return dict(columns)
 
 
 def _lines(file: Path, attempt: str) -> list[list[str]]:
@@ -153,35 +225,19 @@ def _lines(file: Path, attempt: str) -> list[list[str]]:
     lines, found = csv.reader(io.StringIO(text, newline=""), delimiter=separator), []
     for line in filter(None, lines):
         found.append(line)
-        if len(line) == len(found[0]):
+        if (more := len(line) - len(found[0])) == 0:
             continue
-        read = f"pandas.read_csv({str(file)!r}, sep={separator!r}"
-        read += ", skiprows=1" * bool(excel)
+        read = f"pandas.read_csv({str(file)!r}, sep={separator!r}" + ", skiprows=1" * bool(excel)
         read += ", encoding='utf-16'" * (file.read_bytes()[:2] in UTF16)
-        fix = f"repair that line, or leave such lines out: {read}, on_bad_lines='skip')"
-        if len(line) < len(found[0]):
-            last = found[0][-1] or f"Unnamed: {len(found[0]) - 1}"
-            fix = f"repair that line, or leave such lines out: {read}).dropna(subset=[{last!r}])"
-        elif len(found) == 2:
+        last = found[0][-1] or f"Unnamed: {len(found[0]) - 1}"
+        end = ", on_bad_lines='skip')" if more > 0 else f").dropna(subset=[{last!r}])"
+        fix = f"repair that line, or leave such lines out: {read}{end}"
+        if more > 0 and len(found) == 2:
             fix = f"name all fields in the header; or pass {read}, index_col=False), without those at a "
             fix += f"line's end; or {read}), where the first is the name of the row"
-        place = f"line {lines.line_num + bool(excel):,} of {file}"
-        fact = f"{place} has {len(line)} fields, and the header has {len(found[0])}"
-        raise LabError(attempt, f"{fact}: {line!r:.200}", fix)
+        fact = f"line {lines.line_num + bool(excel):,} of {file} has {len(line)} fields, and the header has "
+        raise LabError(attempt, f"{fact}{len(found[0])}: {line!r:.200}", fix)
     return found
-
-
-def _as_texts(frame: "pandas.DataFrame", where: object, attempt: str) -> "pandas.DataFrame":
-    import pandas
-
-    def text(cell: Any) -> Any:
-        return str(cell) if pandas.api.types.is_scalar(cell) and not isinstance(cell, bytes) else cell
-
-    frame = frame.set_axis(list(map(str, frame.columns)), axis=1)
-    if twins := list(frame.columns[frame.columns.duplicated()]):
-        fix = "rename one, or keep the first of a DataFrame: table.loc[:, ~table.columns.duplicated()]"
-        raise LabError(attempt, f"{where} has two columns {twins[0]!r}", fix)
-    return frame.astype(object).where(frame.notna(), "").map(text)
 
 
 # -- numbers -----------------------------------------------------------------------------------------------
@@ -311,3 +367,62 @@ def _goal(target: str, cells: list, task: str | None, attempt: str) -> tuple[tup
         fact = f"the target {target!r} has {len(kinds)} different whole numbers: classes, or amounts?"
         raise LabError(attempt, fact, f"pass {choices}")
     return (), _floats(cells)
+
+
+# -- texts -------------------------------------------------------------------------------------------------
+
+
+def _whole_texts(source: Any, column: str, attempt: str) -> tuple[str, list[str]]:
+    """The name and the texts of files, or the texts of a table as lines."""
+    first = source[0] if isinstance(source, (list, tuple)) and source else source
+    if not isinstance(first, (str, Path)) or str(first).lower().endswith(TABLES):
+        name, table = read_table(source, attempt)
+        return name, [f"{text}\n" for text in _column(table, column, attempt)]
+    suffixes = (".txt",) if os.path.isdir(os.path.expanduser(first)) else ("",)
+    name, files = files_of(source, suffixes, attempt)
+    return name, [text_of(file, attempt) for file in files]
+
+
+def _column(table: Table, column: str, attempt: str) -> list[str]:
+    """The column with the texts; none may be empty or something else."""
+    cells_of(column, table, attempt)  # refuses a column that isn't there
+    texts = table[column]
+    if others := [cell for cell in texts if not isinstance(cell, str)]:
+        fact = f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}"
+        raise LabError(attempt, fact, "pass column= with the name of a column of texts")
+    refuse_empty(column, texts, attempt)
+    return texts
+
+
+class _Bytes:
+    """Each byte is a token."""
+
+    vocabulary, pad = 256, 0
+
+    def of(self, text: str) -> np.ndarray:
+        return np.frombuffer(text.encode(errors="replace"), np.uint8).astype(np.int64)
+
+    def text(self, row: np.ndarray) -> str:
+        return row.astype(np.uint8).tobytes().rstrip(b"\0").decode(errors="replace")
+
+
+class _Tokens:
+    """The tokens of a ``tokenizers.Tokenizer``, or of the one inside a tokenizer of transformers."""
+
+    def __init__(self, tokenizer: Any, attempt: str) -> None:
+        tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
+        if isinstance(tokenizer, type) or not hasattr(tokenizer, "no_truncation"):
+            fix = "pass tokenizers.Tokenizer.from_file('tokenizer.json'), or leave it out for bytes"
+            raise LabError(attempt, f"the tokenizer is {tokenizer!r:.60}", fix)
+        pads = filter(None, map(tokenizer.token_to_id, _PADS))
+        self.pad = tokenizer.padding["pad_id"] if tokenizer.padding else next(pads, 0)
+        self.vocabulary = max([self.pad, *tokenizer.get_vocab().values()]) + 1  # some have gaps
+        self._tokenizer = copy.deepcopy(tokenizer)
+        self._tokenizer.no_truncation()  # models that ship switch both on
+        self._tokenizer.no_padding()
+
+    def of(self, text: str) -> np.ndarray:
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
+
+    def text(self, row: np.ndarray) -> str:
+        return self._tokenizer.decode(row.tolist())

@@ -4,6 +4,7 @@ A function that was written in a notebook and pickled to a worker has its cell's
 frames, but no source there: the worker never saw the cell. The kernel did, so the lines are filled in here.
 """
 
+import itertools
 import linecache
 import re
 import sys
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import labkit
 
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$')
+_HEAD = re.compile(r"(?m)^Traceback \(most recent call last\).*$")
+_FRAME = re.compile(r'(?m)^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>.+)$')
 _LIBRARY = sysconfig.get_path("stdlib")
 _FRAMES_KEPT, _MESSAGE_LINES, _MESSAGE_WIDTH = 3, 6, 300
 
@@ -48,17 +50,12 @@ def has_own_frame(text: str) -> bool:
 
 def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
     """(frames, lines of the message) of the last exception in `text`, which is what the reader sees."""
-    frames: list[tuple[str, int, str]] = []
-    message: list[str] = []
-    for line in text.splitlines():
-        if found := _FRAME.match(line):
-            frames.append((found["file"], int(found["line"]), found["function"]))
-            message = []
-        elif line.startswith("Traceback (most recent call last)"):
-            frames, message = [], []  # before it was the cause of the exception that follows
-        elif line.strip() and (message or not line.startswith(" ")):
-            message.append(line)  # the first line is not indented; later ones may be
-    return frames, message
+    *_, last = _HEAD.split("\n".join(text.splitlines()))  # before the last head was the cause
+    frames = list(_FRAME.finditer(last))
+    rest = last[frames[-1].end() if frames else 0 :].splitlines()  # begins with the last frame's source
+    message = itertools.dropwhile(lambda line: line.startswith(" ") or not line.strip(), rest)
+    found = [(one["file"], int(one["line"]), one["function"]) for one in frames]
+    return found, [line for line in message if line.strip()]
 
 
 def is_own(file: str) -> bool:

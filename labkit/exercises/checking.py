@@ -20,7 +20,7 @@ from labkit.display.formatting import number as shown
 from labkit.display.formatting import short
 from labkit.display.progress import Waiting
 from labkit.errors import LabError
-from labkit.exercises import kept, registry, sections
+from labkit.exercises import kept, registry
 from labkit.exercises.answers import NotAttempted, Wrong, describe, is_blank
 from labkit.exercises.registry import Exercise
 from labkit.exercises.running import limited
@@ -68,13 +68,14 @@ def check(id: str, *answers: Any) -> Verdict:
     An answer of ``...`` or None is *not attempted*. Any other wrong answer is *not yet*, even if looking at
     it raises: a check gives a verdict and no traceback. A check that takes too long is stopped.
     """
-    exercise = registry.find(id)
-    verdict = _judge(exercise, answers)
+    exercise, strict = registry.find(id), Settings.from_env().check_strict
+    # A test's machine may be busy, and its answer is a solution.
+    verdict = _judge(exercise, answers, exercise.seconds * (10 if strict else 1))
     (_solved.add if verdict else _solved.discard)(id)
-    if Settings.from_env().check_strict and not verdict:
+    if strict and not verdict:
         fact, fix = f"{verdict.state}: {verdict.message}", f'hint("{id}"), or unset LABKIT_CHECK'
         raise LabError(f"count exercise {id} ({exercise.title}) as solved", fact, fix)
-    sections.attend()
+    registry.attend()
     if not verdict:
         return verdict
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -92,13 +93,13 @@ def hint(id: str) -> Verdict:
     exercise = registry.find(id)
     tier = _hints_given[id] = _hints_given.get(id, 0) % 3 + 1
     kept.keep("hints", id, tier, merge=max)
-    sections.attend()
+    registry.attend()
     last = "this is the last one; the solution is in `notebooks/solutions`, or with your teacher"
     more = f'more: `hint("{id}")` again' if tier < 3 else last
     return Verdict(id, f"hint {tier} of 3", f"{exercise.hints[tier - 1]} ({more})")
 
 
-def _judge(exercise: Exercise, answers: tuple) -> Verdict:
+def _judge(exercise: Exercise, answers: tuple, seconds: float) -> Verdict:
     what = f"{exercise.id} · running your answer, at most {exercise.seconds:g} s"
     seconds = exercise.seconds * (_PATIENCE if Settings.from_env().check_strict else 1)
     try:
@@ -181,7 +182,7 @@ def _predicted(lesson: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _keep(id: str, guess: Any, **found: Any) -> str:
-    sections.attend()
+    registry.attend()
     return kept.keep("predictions", id, {"guess": guess, **found})
 
 

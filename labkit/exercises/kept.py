@@ -8,7 +8,7 @@
      "runs": {"03-torch": {"workers": 2, "rows/s": 18300.0}},
      "doctor": ["Java"]}
 
-The last three are of readers who are in a class (see `labkit.exercises.sections`). A section that this
+The last three are of readers who are in a class (see `classroom.attendance`). A section that this
 version does not know is written back unchanged.
 """
 

@@ -14,6 +14,7 @@
 A lesson is found by its file name, ``lesson_03.py`` or ``lesson_03b.py``; there is no list to maintain.
 """
 
+import contextlib
 import difflib
 import importlib.util
 from collections.abc import Callable
@@ -23,7 +24,8 @@ from pathlib import Path
 from types import ModuleType
 
 from labkit.errors import LabError
-from labkit.settings import CHECKOUT
+from labkit.exercises import kept
+from labkit.settings import CHECKOUT, Settings
 
 _LIMIT = 10.0  # seconds of a check that names no others
 
@@ -112,3 +114,10 @@ def find(id: str) -> Exercise:
     near = difflib.get_close_matches(text, known, n=3, cutoff=0.5) or sorted(known)[:3]
     fact = f"no lesson has it; there are {', '.join(map(repr, near))}"
     raise LabError(f"find the exercise {text!r}", fact, "use the id in the exercise's heading")
+
+
+def attend() -> None:
+    """Let the package `classroom` note each cell from now on, if this reader has joined a class."""
+    if (Settings.from_env().home / "class.json").exists():
+        with contextlib.suppress(Exception):  # nothing of this may show up in a lesson
+            importlib.import_module("classroom.attendance").attend(kept.update, root() / "notebooks")

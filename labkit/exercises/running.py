@@ -13,22 +13,13 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.errors import LabError
 from labkit.exercises.answers import NotAttempted, Wrong, expect_function
 from labkit.settings import Settings, logs_held_back
 
-if TYPE_CHECKING:
-    import torch
-    from ray.train import Checkpoint, Result
-    from torch.utils.data import TensorDataset
-
-    from labkit.storage import Store
-
 _AGAIN = 5.0  # code that catches the first interrupt gets another one after this many seconds
-_NO_REMARKS: Mapping[str, str] = MappingProxyType({})
 _folders: list[tempfile.TemporaryDirectory] = []  # removed at the end of this process
 
 
@@ -87,23 +78,23 @@ def run_loop(
     name: str = "train_loop",
     num_workers: int = 0,
     trainer: Callable | None = None,
-    store: "Store | None" = None,
+    store: Any = None,
     max_failures: int = 0,
-    remarks: Mapping[str, str] = _NO_REMARKS,
+    remarks: Mapping[str, str] | None = None,
     **run_config: Any,
-) -> tuple["Result", list[tuple[dict[str, Any], "Checkpoint | None"]]]:
+) -> tuple[Any, list[tuple[dict[str, Any], Any]]]:
     """Run a learner's training loop with Ray Train.
 
     Args:
         name, remarks: as `learners_errors` takes them.
         num_workers: on the cluster that is connected; with 0 it runs in this process, without a cluster.
         trainer: what makes the trainer; default: TorchTrainer.
-        store: for the checkpoints; default: a temporary folder in the lab's home.
+        store: the `Store` for the checkpoints; default: a temporary folder in the lab's home.
         run_config: further options of Ray's ``RunConfig``.
 
     Returns:
-        Ray's result, and (metrics, checkpoint) of the reports: with 0 workers all of them, otherwise those
-        with a checkpoint.
+        Ray's ``Result``, and (metrics, checkpoint) of the reports: with 0 workers all of them, otherwise
+        those with a checkpoint.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
@@ -135,7 +126,7 @@ def returned(train_loop: Callable[[dict], Any], config: dict[str, Any] | None = 
     return run_loop(train_loop, config, num_workers=2, **options)[0].return_value
 
 
-def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple["Result", list]:
+def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple[Any, list]:
     """Ray's result, and the reports. Their checkpoints are copied: a loop often reports a temporary one."""
     import ray.train
 
@@ -154,7 +145,7 @@ def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple["Result", l
         return run.fit(), reports
 
 
-def noting_rows(read: list[int], *tensors: "torch.Tensor") -> "TensorDataset":
+def noting_rows(read: list[int], *tensors: Any) -> Any:
     """A data set of these tensors that appends the number of each row that is read to `read`."""
     from torch.utils.data import TensorDataset
 
@@ -167,7 +158,7 @@ def noting_rows(read: list[int], *tensors: "torch.Tensor") -> "TensorDataset":
 
 
 @contextlib.contextmanager
-def learners_errors(name: str, remarks: Mapping[str, str] = _NO_REMARKS) -> Iterator[None]:
+def learners_errors(name: str, remarks: Mapping[str, str] | None = None) -> Iterator[None]:
     """Engines run quietly in this block, and what the learner's code, `name`, raises becomes a verdict.
 
     Args:
@@ -182,7 +173,8 @@ def learners_errors(name: str, remarks: Mapping[str, str] = _NO_REMARKS) -> Iter
         said = f": {error.fact}. Fix: {error.fix}" if isinstance(error, LabError) else _raised(error)
         if "ellipsis" in said.lower():
             raise NotAttempted from None
-        raise Wrong(next((remarks[sign] for sign in remarks if sign in said), name + said)) from None
+        likely = [remark for sign, remark in (remarks or {}).items() if sign in said]
+        raise Wrong(next(iter(likely), name + said)) from None
 
 
 def _raised(error: BaseException) -> str:

@@ -25,7 +25,7 @@ def upload(dataset: "Dataset", store: Store, bucket: str, *, prefix: str | None 
     The bucket is made if it does not exist. The prefix of the keys is ``NAME/SPLIT`` of the data set unless
     given; no other objects may be below it.
     """
-    from labkit.display.images import png
+    from labkit.display.figures import png
 
     _check(dataset, store)
     rows = {f"{label}/{row:05}.png": row for row, label in enumerate(dataset.labels.tolist())}

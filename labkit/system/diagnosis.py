@@ -21,7 +21,7 @@ from labkit.display import cards
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
 from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings
-from labkit.system import family, supervision
+from labkit.system import family
 from labkit.system.supervisor import KEEP
 
 _GB = 1e9
@@ -103,7 +103,7 @@ def doctor(settings: Settings | None = None) -> Diagnosis:
     except LabError as error:
         findings.append(Finding("settings", False, error.fact, error.fix, blocking=True))
         settings = Settings(home=CHECKOUT / ".labkit")  # so that the other checks can go on
-    checks = (_variables, _packages, _machine, _home, _gpu, _object_store, _leftovers)
+    checks = (_variables, _packages, _machine, _home, _gpu, _object_store)
     return Diagnosis((*findings, *(finding for check in checks for finding in check(settings))))
 
 
@@ -177,23 +177,16 @@ def _object_store(settings: Settings) -> Iterator[Finding]:
     yield Finding("object store", bool(settings.s3_endpoint or found), text, fix, blocking=True)
 
 
-def _leftovers(settings: Settings) -> Iterator[Finding]:
-    used = {group for group, pids in supervision.users(settings.home).items() if pids} | {family.SUPERVISOR}
-    lost = sum(one.group not in used for one in family.running(settings.home))
-    text = f"{lost} processes of a lab whose notebook is gone" if lost else "none"
-    yield Finding("leftovers", lost == 0, text, "python -m labkit stop")
-
-
 def _required() -> list[str]:
     """Names of the packages that labkit and the extras of its lessons require on this Python."""
     try:
         from packaging.requirements import Requirement
-    except ModuleNotFoundError:  # Ray and JupyterLab bring it, so neither of them is there
-        return ["ray", "jupyterlab"]
-    try:
+
         found = map(Requirement, metadata.requires("labkit") or [])
     except metadata.PackageNotFoundError:
         return []
+    except ModuleNotFoundError:  # of packaging, which Ray and JupyterLab bring
+        return ["ray", "jupyterlab"]
     extras = [{"extra": extra} for extra in ("", *_EXTRAS)]
     return [one.name for one in found if not one.marker or any(map(one.marker.evaluate, extras))]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.display.images import png
+from labkit.display.figures import png
 from labkit.exercises.answers import (
     NotAttempted,
     Wrong,

@@ -14,7 +14,7 @@ from jupyterlab import ARTEFACTS, accessible, browser
 from labkit import datasets, runs
 from labkit.data import ExecutionRun, OperatorState
 from labkit.display import Timeline, cards
-from labkit.display.images import gallery
+from labkit.display.figures import gallery
 from labkit.exercises.checking import Verdict
 from labkit.panel.drawing import snapshot
 from labkit.runs.record import RunRecord, folder_of

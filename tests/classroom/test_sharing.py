@@ -107,10 +107,10 @@ NOTEBOOK = """
 import json, os, pathlib, psutil, sys, time
 from IPython.core.interactiveshell import InteractiveShell
 import classroom
-from labkit.exercises import sections
+from classroom import attendance, plan
 
-sections._PAUSE = 0.2
-sections._doctors_topics = lambda: ["Java"]
+attendance._PAUSE = 0.2
+attendance._doctors_topics = lambda: ["Java"]
 place = pathlib.Path(sys.argv[1])
 shell = InteractiveShell.instance()
 classroom.join(str(place), "ann")
@@ -127,7 +127,7 @@ victim = place.parent / "victim"
 victim.write_text("mine")
 file.unlink()
 file.symlink_to(victim)
-cells = [source for source, section in sections._section_of().items() if section == "03 The loop you have"]
+cells = [source for source, section in plan.read().cells.items() if section == "03 The loop you have"]
 run = lambda source: shell.run_cell(source, silent=False, store_history=True)
 said = lambda: json.loads(file.read_text())
 run("from labkit.exercises import predict; predict('03-a', 2)")

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from PIL import Image
 
-from labkit.display.images import gallery
+from labkit.display.figures import gallery
 
 IMAGES = np.arange(2 * 28 * 28, dtype=np.uint32).astype(np.uint8).reshape(2, 28, 28)
 

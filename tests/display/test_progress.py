@@ -3,7 +3,6 @@
 import io
 import re
 import sys
-import time
 
 import pytest
 

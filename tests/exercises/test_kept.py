@@ -76,11 +76,18 @@ def test_an_entry_of_a_wrong_type_counts_as_none(path):
     assert content(path)["hints"] == {"03-1": 1, "03-2": 1}
 
 
-KERNEL = """
-from labkit.exercises import kept, sections
+def test_a_class_whose_package_is_gone_costs_no_verdict(path, monkeypatch):
+    (path.parent / "class.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, "classroom.attendance", None)
+    assert hint("03-1").state == "hint 1 of 3" and content(path)["hints"] == {"03-1": 1}
 
-sections._section_of = lambda: {"cell": "03 A section"}
-attendance = sections._Attendance()
+
+KERNEL = """
+from classroom import attendance, plan
+from labkit.exercises import kept
+
+plan.read = lambda notebooks: plan.Plan(cells={"cell": "03 A section"})
+attendance = attendance._Attendance(kept.update, None)
 for number in range(31):
     attendance._cells.append(("cell", 60.0 * (number + 1)))
     while kept.update(lambda content: attendance._add(content, {})):

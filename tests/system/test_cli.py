@@ -42,7 +42,7 @@ def test_doctor_prints_a_line_for_each_topic_and_a_verdict(run, tmp_path):
 def test_a_wrong_setting_is_a_finding_of_the_doctor_and_three_lines_of_all_others(run):
     done = run("doctor", LABKIT_GPU="perhaps")
     assert done.returncode == 1
-    assert "[FIX] settings" in done.stdout and "leftovers" in done.stdout  # it goes on looking
+    assert "[FIX] settings" in done.stdout and "object store" in done.stdout  # it goes on looking
     done = run("stop", LABKIT_DATASET="imagenet")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 3 and "LABKIT_DATASET" in done.stderr

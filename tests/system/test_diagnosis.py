@@ -10,7 +10,7 @@ import pytest
 
 from labkit import machine
 from labkit.settings import Settings
-from labkit.system import diagnosis, doctor, supervision
+from labkit.system import diagnosis, doctor
 from labkit.system.diagnosis import Diagnosis, Finding
 
 GB = 1_000_000_000
@@ -134,19 +134,6 @@ def test_a_misspelled_setting_is_found(look, monkeypatch):
     finding = look("settings")
     assert not finding.ok and not finding.blocking
     assert "no setting LABKIT_WORKER" in finding.text and "docs/settings.md" in finding.fix
-
-
-def test_leftovers_are_labs_whose_notebook_is_gone(look, home, tmp_path):
-    assert look("leftovers").ok
-    supervision.start(home, ["sleep", "60"], group="one", log=tmp_path / "log")
-    try:
-        finding = look("leftovers")
-        assert finding.text == "1 processes of a lab whose notebook is gone" and not finding.blocking
-        assert finding.fix == "python -m labkit stop"
-        supervision.use(home, "one")
-        assert look("leftovers").ok
-    finally:
-        supervision.stop(home)
 
 
 def test_looking_loads_nothing_heavy_and_makes_nothing(home, monkeypatch):

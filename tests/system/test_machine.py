@@ -69,6 +69,8 @@ def nvidia_smi(tmp_path, monkeypatch):
         pytest.skip("this machine has GPUs of its own")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    run = subprocess.run  # on a busy machine also this program takes its time
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: run(*args, **{**options, "timeout": 60}))
 
     def write(script):
         machine.gpus.cache_clear()

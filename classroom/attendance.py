@@ -1,41 +1,50 @@
 """How far a reader in a class has come: minutes per section, the latest runs, and what the doctor would fix.
 
-``python -m classroom join`` writes ``HOME/class.json``. While that file exists, an IPython hook notes each
-cell. A thread adds the cells up in ``exercises.json`` and starts the process that shares this file, which
-ends with this kernel. No cell waits for the thread. Without ``class.json`` nothing of this runs.
+While ``HOME/class.json`` exists, labkit calls `attend` with each check, hint and prediction. An IPython hook
+then notes each cell. A thread adds the cells up in ``exercises.json`` and starts the process that shares this
+file, which ends with this kernel. No cell waits for the thread.
 """
 
 import contextlib
 import json
-import re
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from labkit.exercises import kept, registry
+from classroom import plan
 from labkit.settings import Settings
 
 _PAUSE = 5.0  # seconds from one update of the file to the next
 _IDLE = 15 * 60  # seconds without a cell that still count as work
 
+Update = Callable[[Callable[[dict[str, Any]], None]], object]
 
-def attend() -> None:
-    """Note each cell from now on, if this reader is in a class."""
+
+def attend(update: Update, notebooks: Path) -> None:
+    """Note each cell of this kernel from now on.
+
+    Args:
+        update: changes the content of ``exercises.json``.
+        notebooks: the folder of the lessons.
+    """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is None or not _in_class():
-        return
-    if _attendance().note not in shell.events.callbacks["post_run_cell"]:
-        shell.events.register("post_run_cell", _attendance().note)
+    if shell is not None:
+        note = _attendance(update, notebooks).note
+        if note not in shell.events.callbacks["post_run_cell"]:
+            shell.events.register("post_run_cell", note)
 
 
 class _Attendance:
     """The cells of this kernel, and the thread that adds them up."""
 
-    def __init__(self) -> None:
+    def __init__(self, update: Update, notebooks: Path) -> None:
+        self._update, self._notebooks = update, notebooks
         self._cells: deque[tuple[str, float]] = deque(maxlen=1000)  # (source, when it ended), to be counted
         self._section, self._since, self._ended = "", 0.0, 0.0  # of the last cell that was counted
         self._sharing: subprocess.Popen | None = None
@@ -51,9 +60,9 @@ class _Attendance:
         while self._news.wait():
             self._news.clear()
             with contextlib.suppress(Exception):  # nothing of this may show up in a lesson
-                if _in_class():
+                if (Settings.from_env().home / "class.json").exists():
                     found = {"runs": _latest_runs(), "doctor": _doctors_topics()}
-                    kept.update(lambda content, found=found: self._add(content, found))
+                    self._update(lambda content, found=found: self._add(content, found))
                     self._share()
             time.sleep(_PAUSE)
 
@@ -63,7 +72,7 @@ class _Attendance:
         while self._cells:
             source, ended = self._cells.popleft()
             before, self._ended = self._ended or ended, ended
-            section = _section_of().get(source.strip(), self._section)
+            section = plan.read(self._notebooks).cells.get(source.strip()) or self._section
             if section != self._section:
                 self._section, self._since = section, before
             if section:
@@ -83,31 +92,6 @@ class _Attendance:
 
 
 _attendance = cache(_Attendance)  # one for this kernel
-
-
-def _in_class() -> bool:
-    return (Settings.from_env().home / "class.json").exists()
-
-
-@cache
-def _section_of() -> dict[str, str]:
-    """Map the source of each code cell of the lessons to its section, such as "03 The loop you know".
-
-    A cell that occurs in several sections is left out.
-    """
-    sections: dict[str, str] = {}
-    for path in sorted((registry.root() / "notebooks").glob("[0-9][0-9]*_*.ipynb")):
-        number, heading, cells = path.name.partition("_")[0], "", []
-        with contextlib.suppress(ValueError, KeyError, OSError):  # a notebook of the reader's own
-            cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        for cell in cells:
-            source = "".join(cell["source"]).strip()
-            if cell["cell_type"] == "code":
-                section = f"{number} {heading}"
-                sections[source] = section if sections.get(source, section) == section else ""
-            elif title := re.match(r"##? (?:\d\db? · )?(.+)", source):
-                heading = title[1]
-    return {source: section for source, section in sections.items() if section}
 
 
 def _latest_runs() -> dict[str, dict[str, float]]:
