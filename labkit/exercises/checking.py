@@ -29,7 +29,6 @@ from labkit.settings import Settings
 _MARKS = {"solved": ("ok", "✓"), "not yet": ("bad", "✕"), "not attempted": ("dim", "○")}
 _RIGHT, _CLOSE = 0.1, 2.0  # a prediction is right within 10 %, close within a factor of two
 _COUNTED = 100  # smaller whole numbers are counts: they are right or wrong
-_PATIENCE = 5  # times its limit is what a strict check has: a test runs it, maybe on a busy machine
 _REMARKS = {"off": "more than a factor of two off", "wrong": "no"}
 
 _solved: set[str] = set()  # in this kernel
@@ -101,7 +100,6 @@ def hint(id: str) -> Verdict:
 
 def _judge(exercise: Exercise, answers: tuple, seconds: float) -> Verdict:
     what = f"{exercise.id} · running your answer, at most {exercise.seconds:g} s"
-    seconds = exercise.seconds * (_PATIENCE if Settings.from_env().check_strict else 1)
     try:
         if not answers or any(is_blank(answer) or answer is None for answer in answers):
             raise NotAttempted
