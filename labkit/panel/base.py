@@ -241,7 +241,7 @@ class LivePanel:
     # -- the record ----------------------------------------------------------------------------------
 
     def _write(self) -> Exception | None:
-        """Write the record as it is now; return why that was not possible."""
+        """Write the record of this moment; return why that was not possible."""
         with self._writing:
             with self._lock:
                 self._record = record_of(self.state, self.run_id, self.settings.home, **self._origin)
@@ -254,7 +254,7 @@ class LivePanel:
     def _keep(self, written: threading.Event) -> None:
         """Write the record of a run that goes on: if this kernel dies, it shows how far the run came.
 
-        Give it to `live`, too, and at last the one of the run that is over.
+        Give it to `live`, too, and the final record at the end.
         """
         wanted, last = list(self._live), False
         while not last:
