@@ -6,6 +6,7 @@ five times a second and only if something happened, so a panel also moves while 
 
 import contextlib
 import inspect
+import math
 import secrets
 import signal
 import threading
@@ -13,7 +14,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, Self
 
@@ -69,7 +69,8 @@ class LivePanel:
             fact = f"its name is {name!r}, and its settings are of type {type(self.settings).__name__}"
             raise LabError("make a panel", fact, 'Panel("00-baseline", settings=Settings(small=True))')
         self._name, self._given_reporter, self._live = name, reporter, live
-        self._lock, self._writing = threading.RLock(), threading.Lock()  # the second never inside the first
+        self._lock = threading.RLock()
+        self._file_lock = threading.Lock()  # one record is written at a time; never waited for under `_lock`
         self.renew()
 
     def __repr__(self) -> str:
@@ -142,6 +143,7 @@ class LivePanel:
         """Begin with a fresh state and run id."""
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         self.state = self.new_state()
+        self._record: RunRecord | None = None
 
     # -- the run -------------------------------------------------------------------------------------
 
@@ -166,8 +168,8 @@ class LivePanel:
     @contextlib.contextmanager
     def _follow(self) -> Iterator[None]:
         """The course of one run. What is raised while it opens, or in the block, ends it."""
-        sigint, error, late = signal.getsignal(signal.SIGINT), None, False
-        self._over, self._written, self._ended = threading.Event(), threading.Event(), None
+        sigint, error, self._ended, late = signal.getsignal(signal.SIGINT), None, None, False
+        self._over, self._written = threading.Event(), threading.Event()
         LivePanel._open.append(self)
         try:
             with contextlib.ExitStack() as around:
@@ -183,37 +185,34 @@ class LivePanel:
         try:
             with interrupts.held():
                 self._conclude(error)
-            if self._keeper.is_alive():
-                self._keeper.join(_SENDING)
-            if self._keeper.is_alive():
+            if self._sender.is_alive():
+                self._sender.join(_SENDING)
+            if self._sender.is_alive():
                 warnings.warn(f"the last of {self._name!r} is still being sent", stacklevel=4)
         except KeyboardInterrupt:
             late = True
-        self._raise(late=late)
-
-    def _raise(self, *, late: bool) -> None:
-        """Raise what ended the run, if anything did."""
-        ended = self._ended
-        if isinstance(ended, KeyboardInterrupt):
+        if isinstance(self._ended, KeyboardInterrupt):
             fact = f"stopped by you after {duration(self.state.elapsed())}"
             raise RunStopped(self.state.name, fact, self.after_stop()) from None
-        if ended is not None:
-            if translated := self.translate(ended):
-                raise translated from ended
-            raise ended
-        if late:
+        if late and self._ended is None:
             raise RunStopped(self.state.name, "stopped by you when the run was over", "Its record is kept")
+        if self._ended is not None:
+            if translated := self.translate(self._ended):
+                raise translated from self._ended
+            raise self._ended
 
     def _begin(self) -> None:
-        self._keeper = threading.Thread(target=self._keep, args=[self._written], daemon=True)
+        self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
+        self._sender = threading.Thread(target=self._send_records, name="labkit-live", daemon=True)
         self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
         self._reporter.explain = self.explain
+        self._listed, self._listed_at = list[tuple[str, str]](), -math.inf
         with self._lock:
             self.state.start(self.first_phase)
             self._show(self._reporter.open)
-        self._write()
-        self._keeper.start()
-        threading.Thread(target=self._draw, args=[self._over], name="labkit-panel", daemon=True).start()
+        self._keep()
+        self._drawer.start()
+        self._sender.start()
 
     def _conclude(self, error: BaseException | None) -> None:
         """The block was left by `error`: find out what ended the run, keep its record and draw what stays."""
@@ -230,71 +229,83 @@ class LivePanel:
             try:
                 self.hang_up()
             finally:  # also where the reader interrupts a second time
-                with self._lock:
-                    self.state.end(status)
-                if problem := self._write():  # a full disk must not make a training fail that ended well
-                    warnings.warn(f"no record of {self.state.name!r} was kept: {problem}", stacklevel=5)
-                self._written.set()
-                with self._lock:
-                    self._show(self._reporter.close)
+                self._end(status)
+
+    def _end(self, status: str) -> None:
+        with self._lock:
+            self.state.end(status)
+        try:
+            self._record = self._write()
+        except (LabError, ValueError) as error:
+            # A full disk must not make a training fail that ended well.
+            warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
+        self._written.set()
+        self._listed_at = -math.inf
+        with self._lock:
+            self._show(self._reporter.close)
+        if self._drawer.is_alive():
+            self._drawer.join(timeout=5)
 
     # -- the record ----------------------------------------------------------------------------------
 
-    def _write(self) -> Exception | None:
-        """Write the record of this moment; return why that was not possible."""
-        with self._writing:
-            with self._lock:
-                self._record = record_of(self.state, self.run_id, self.settings.home, **self._origin)
-            try:
-                self._record.write(self._record.folder)
-            except (LabError, ValueError) as error:
-                return error
-        return None
+    def _new_record(self) -> RunRecord:
+        with self._lock:
+            return record_of(self.state, self.run_id, self.settings.home, **self._origin)
 
-    def _keep(self, written: threading.Event) -> None:
-        """Write the record of a run that goes on: if this kernel dies, it shows how far the run came.
+    def _write(self) -> RunRecord:
+        with self._file_lock:
+            record = self._new_record()
+            record.write(record.folder)
+            return record
 
-        Give it to `live`, too, and the final record at the end.
-        """
+    def _keep(self) -> None:
+        """Write the record of a run that goes on: if this kernel dies, it shows how far the run came."""
+        with contextlib.suppress(LabError, ValueError):  # a warning at the end says so
+            self._write()
+
+    def _send_records(self) -> None:
+        """Give a record to `live` every few seconds, and the last one."""
         wanted, last = list(self._live), False
-        while not last:
-            last = written.wait(_KEEP_EVERY)
-            if not last:
-                self._write()
+        while wanted and not last:
+            last = self._written.wait(_KEEP_EVERY)
+            record = self._record if last and self._record is not None else self._new_record()
             for send in list(wanted):
                 try:
-                    send(self._record)
+                    send(record)
                 except Exception as error:
                     wanted.remove(send)
-                    warnings.warn(f"{send!r} gets no more of {self._name!r}: {error}", stacklevel=2)
+                    warnings.warn(f"{send!r} gets no more of {record.name!r}: {error}", stacklevel=2)
 
     # -- drawing -------------------------------------------------------------------------------------
 
-    def _draw(self, over: threading.Event) -> None:
-        seen, last, pause = -1, 0.0, _PAUSE
-        while not over.wait(pause):
+    def _draw(self) -> None:
+        seen, last, pause, due = -1, 0.0, _PAUSE, time.monotonic() + _KEEP_EVERY
+        while not self._over.wait(pause):
             # Once a second even if nothing came: a clock that stops looks like a hang.
             if self.state.version == seen and time.monotonic() - last < 1:
                 continue
             busy = time.thread_time()
             with self._lock:
                 seen, last = self.state.version, time.monotonic()
-                if not over.is_set():
+                if not self._over.is_set():
                     self._show(self._reporter.draw)
+            if last > due:
+                self._keep()
+                due = time.monotonic() + _KEEP_EVERY
             pause = max(_PAUSE, (time.thread_time() - busy) / self.drawing_share)
 
     def _show(self, show: Callable[[Snapshot], None]) -> None:
         """Give the reporter a snapshot. An error of drawing must not end the training: it warns, once."""
         try:
-            show(snapshot(self.state, self.state.now(), self._listed() if self.state.over else ()))
+            # Asked at each drawing it would be most of the work: a cluster looks whether its processes live.
+            if time.monotonic() - self._listed_at > _KEEP_EVERY:
+                record = [("run record", f"{self._record.folder}/{FILE_NAME}")] if self._record else []
+                self._listed, self._listed_at = [*self.files(), *record], time.monotonic()
+            show(snapshot(self.state, self.state.now(), self._listed))
         except Exception as error:
             if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)
             self._draws_well = False
-
-    def _listed(self) -> list[tuple[str, str]]:
-        record = Path(self._record.folder, FILE_NAME)
-        return [*self.files(), *([("run record", str(record))] if record.exists() else [])]
 
 
 def _status_of(error: BaseException | None) -> str:

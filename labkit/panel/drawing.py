@@ -19,6 +19,8 @@ from labkit.panel.run import Curve, Plot, Run, Span
 _TEXT_SHOWN, _FAILURE_SHOWN, _NAME_SHOWN = 16_000, 4_000, 80  # characters
 _ERRORS_SHOWN = 3
 
+Files = Sequence[tuple[str, str]]  # (what, path)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
@@ -31,13 +33,11 @@ class Snapshot:
     body: Markup  # below the head of the live panel
     summary: Markup  # what stays in the notebook when the run is over
     lines: tuple[tuple[Hashable, str], ...]  # the latest of a log by keys that stay; the last: how it ended
+    files: Files
 
 
-def snapshot(run: Run, now: float, files: Sequence[tuple[str, str]] = ()) -> Snapshot:
-    """What there is to show at `now` (Unix seconds); the run must not change meanwhile.
-
-    `files`, as (what, path), are in the summary.
-    """
+def snapshot(run: Run, now: float, files: Files = ()) -> Snapshot:
+    """What there is to show at `now` (Unix seconds). The run must not change meanwhile."""
     now = run.ended_at or now
     run.fill(now)
     html = Markup(_template().render(run=run, now=now, files=files))
@@ -47,6 +47,7 @@ def snapshot(run: Run, now: float, files: Sequence[tuple[str, str]] = ()) -> Sna
         over=run.over,
         seconds=run.elapsed(now),
         body=cards.NOTHING if run.over else html,
+        files=files,
         lines=tuple(_lines(run)),
         summary=html if run.over else cards.NOTHING,
     )

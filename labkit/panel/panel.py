@@ -10,6 +10,7 @@ The panels of Ray Train and of TorchDistributor are subclasses.
 
 import contextlib
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -49,31 +50,40 @@ class Panel(LivePanel, Tracker):
     def __reduce__(self) -> tuple:
         return RemoteTracker, self.where_to_report()
 
-    def report(self, metrics: dict[str, Any]) -> None:
+    def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
         """Report the metrics of an epoch that is done, in this process (Ray's report is seen)."""
         if self.state.status != "running":
             fact = f"the panel {self.state.name!r} is not open, so what is reported to it shows nowhere"
             warnings.warn(f"{fact}: put the training into a `with` block of this panel", stacklevel=2)
         if (follower := current()) is not None:
             follower.reporting(metrics, None)
-        self.emit("report", metrics=numbers(metrics))
+        self.emit("report", metrics=numbers(metrics), epoch=epoch)
 
     # -- events --------------------------------------------------------------------------------------
 
     def listen(self) -> Any:
-        """What hears other processes' events; it is opened when it is first asked for in a run."""
+        """Listen for other processes' events; opens at most one channel."""
         with self._lock:
-            self._listener = self._listener or self.channel(self.receive)
+            if self._listener is None:
+                # It does not keep the panel alive: the channel of one that is never opened is closed with it.
+                panel = weakref.ref(self)
+                self._listener = self.channel(lambda event: (alive := panel()) and alive.receive(event))
+                self._at_the_end = weakref.finalize(self, self._listener.close)
             return self._listener
 
     def where_to_report(self) -> tuple[str, Any]:
-        """(run id, address): what another process needs to report to this run; no address if none is open."""
-        try:
-            return self.run_id, self.listen().address if self.state.status == "running" else None
-        except (OSError, ImportError) as error:
-            fact = f"this kernel cannot listen on {self.host()}: {error}. The training itself goes on"
-            warnings.warn(f"nothing of {self.state.name!r} will be seen here, because {fact}", stacklevel=2)
-            return self.run_id, None
+        """(run id, address): what another process needs to report to this run; no address once it is over."""
+        with self._lock:
+            if self.state.over:
+                return self.run_id, None
+            try:
+                return self.run_id, self.listen().address
+            except (OSError, ImportError) as error:
+                fact = f"this kernel cannot listen on {self.host()}: {error}. The training itself goes on"
+                warnings.warn(
+                    f"nothing of {self.state.name!r} will be seen here, because {fact}", stacklevel=2
+                )
+                return self.run_id, None
 
     def receive(self, event: dict[str, Any]) -> None:
         """Take in one event of this run; those of others (a worker that outlived its own) are ignored."""
@@ -115,6 +125,7 @@ class Panel(LivePanel, Tracker):
         Tracker.__init__(self, self.run_id, self.receive)
 
     def hang_up(self) -> None:
-        listener, self._listener = self._listener, None
-        if listener is not None:
+        if self._listener is not None:
+            self._at_the_end.detach()  # a panel that is used for many runs would keep them all
+            listener, self._listener = self._listener, None
             listener.close()

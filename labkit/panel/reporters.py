@@ -151,8 +151,8 @@ def choose(kind: str) -> NullReporter:
     In a notebook that is widgets, or HTML where ipywidgets is missing; elsewhere text.
     """
     if kind == "auto":
-        widgets = importlib.util.find_spec("ipywidgets") is not None
-        kind = "text" if not _in_notebook() else "widgets" if widgets else "html"
+        in_notebook = "widgets" if importlib.util.find_spec("ipywidgets") else "html"
+        kind = in_notebook if _in_notebook() else "text"
     kinds = {"widgets": WidgetReporter, "html": HtmlReporter, "text": TextReporter, "none": NullReporter}
     return kinds[kind]()
 
@@ -188,6 +188,7 @@ def _close(widget: Any) -> None:
 
 def _in_notebook() -> bool:
     """Whether this process is a kernel with a front end (a terminal's IPython has none)."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = get_ipython() if get_ipython else None
     # Colab's shell is a subclass.
     return any(one.__name__ == "ZMQInteractiveShell" for one in type(shell).__mro__)

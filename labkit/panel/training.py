@@ -12,13 +12,15 @@ from typing import Any
 from labkit.display import formatting
 from labkit.display.formatting import UNKNOWN, count, number, plural, seconds, short, short_metrics, size
 from labkit.panel.run import Curve, Mark, Plot, Run, Span, Table, Thinned, joined, whole
-from labkit.panel.workers import Workers, WorkerState
+from labkit.panel.workers import Positions, Workers, WorkerState
 
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
 
 _POINTS_KEPT = 240  # about one per pixel of the curve
 _SPANS_KEPT, _CHECKPOINTS_SHOWN, _WORKERS_SHOWN, _REPORTS_SHOWN = 900, 6, 8, 240
 _COUNTS = {"epoch", "epochs", "step", "steps", "global_step", "rank", "workers", "world", "world_size"}
+_DAY = 86_400.0
+_PHASES = {"starting": "starting workers", "loading": "loading data"}
 _STATUSES = {
     "committed": ("ok", "✓ saved"),
     "pending": ("wait", "○ waits for validation"),
@@ -26,7 +28,7 @@ _STATUSES = {
     "failed": ("bad", "✕ validation failed"),
     "timed out": ("bad", "✕ timed out"),
 }
-_SAID = {status: _STATUSES[status][1][2:] for status in DECIDED}
+_SAID = {"validated": "validated", "failed": "validation failed", "timed out": "timed out"}
 
 
 @dataclass
@@ -42,8 +44,8 @@ class CheckpointState:
     late: dict[str, Any] = field(default_factory=dict)  # the latter
     reason: str = ""  # why the validation failed, in one line
     begun_at: float | None = None  # when the validation began; the last time, if it was started again
-    ended_at: float | None = None  # when it ended in its own process
     decided_at: float | None = None  # when `late` was there
+    seconds: float | None = None  # that the validation took in its own process
     deleted: bool = False  # `num_to_keep` checkpoints ranked above it
 
     @property
@@ -53,12 +55,17 @@ class CheckpointState:
             return f"step {self.metrics['step']}"
         return f"epoch {self.epoch}" if self.epoch else "before epoch 1"
 
+    @property
+    def validating(self) -> bool:
+        """Whether a validation of it is running; a pending one may still wait for its turn."""
+        return self.status not in DECIDED and self.begun_at is not None and self.seconds is None
+
     def span(self, now: float) -> Span | None:
         """When its validation took place; None if it has none, or waits for it."""
         if self.begun_at is None:
             return None
         status = self.status if self.status in DECIDED else "failed" if self.reason else ""
-        end = self.ended_at or self.decided_at or now
+        end = (self.decided_at or now) if self.seconds is None else self.begun_at + self.seconds
         return Span("validation", str(self.epoch), self.begun_at, max(end, self.begun_at), status)
 
 
@@ -122,21 +129,16 @@ class TrainingRun(Run):
         self.world_size, self.dataset, self.given = world_size, dataset, given
         self.epochs, self.rows = whole(epochs) or None, whole(rows) or None
         self.steps_of_run = None if self.epochs else whole(steps) or None  # of one that has no epochs
-        self.workers, self.checkpoints = Workers(), Checkpoints()
+        self.workers, self.checkpoints, self.positions = Workers(), Checkpoints(), Positions()
         self.history: list[dict[str, Any]] = []  # one dict per report: "epoch" (from 0), rank 0's metrics
         self.note = ""  # a sentence that the panel of an engine adds
         self.earlier = 0  # epochs that an earlier run of this name had done, where this one goes on
-        self.made = 0  # steps that rank 0 has behind it, with those of earlier attempts that a checkpoint has
         self.repeated = 0  # steps of rank 0 that came after the last checkpoint, and were made again
         self.empty: set[int] = set()  # ranks whose loader had no batch
         self.fed = True  # whether there is a loader, and so rows and waiting
         self.sizes: list[tuple[float, int]] = []  # (Unix seconds, number of workers from then on)
         self.trained: deque[Span] = deque(maxlen=_SPANS_KEPT)  # one for each epoch
         self.first_step_at = 0.0
-        self._base = 0, 0  # epochs and steps of the run behind the present process of rank 0 when it began
-        self._saved: list[tuple[int, int]] = []  # the same at each checkpoint, in the order of reports
-        self._committed = 0  # how many of these have arrived in the store
-        self._starts_over = False  # the workers do, and have made no step yet
         self._begun_at = 0.0  # the fraction that was done before the first step: a resumed run has some
         self._failed_at: float | None = None  # when workers failed that were not replaced yet
         self._parts = {"data": 0.0, "training": 0.0, "between epochs": 0.0, "restart": 0.0}
@@ -175,6 +177,11 @@ class TrainingRun(Run):
     def counts_steps(self) -> bool:
         """Whether its loop reports steps, and has no epochs."""
         return self.epochs is None and (self.steps_of_run is not None or "step" in self._latest)
+
+    @property
+    def made(self) -> int:
+        """Steps that rank 0 has behind it, with those of the attempts before that a checkpoint has."""
+        return self.positions.reached
 
     @property
     def exceeds(self) -> bool:
@@ -275,49 +282,42 @@ class TrainingRun(Run):
             self.workers.keep(self.world_size)
 
     def on_phase(self, event: dict[str, Any]) -> None:
-        if self._worker(event) is not None and event["rank"] == 0:
+        worker = self._worker(event)
+        if worker is not None and worker.rank == 0:
             self.enter(event["name"], event["at"])
 
     def on_saved(self, event: dict[str, Any]) -> None:
         if event["rank"] == 0 and self._worker(event) is not None:
-            epochs, steps = self._base
-            self._saved.append((epochs + event["epoch"], steps + event["step"]))
+            epochs, steps = self.positions.base
+            self.positions.saved.append((epochs + event["epoch"], steps + event["step"]))
 
     def on_empty(self, event: dict[str, Any]) -> None:
         self.empty.add(event["rank"])
 
     def on_step(self, event: dict[str, Any]) -> None:
-        if (worker := self._worker(event)) is None:
+        worker = self._worker(event)
+        if worker is None:
             return
-        if self._starts_over:
-            self._go_back()
-        epochs, steps = self._base
+        self.repeated += self.positions.settle()
+        epochs, steps = self.positions.base
         event = {**event, "epoch": event["epoch"] + self.earlier + epochs}  # of the whole run
-        is_new, before = not worker.begun, worker.epoch
+        is_new, begins = not worker.begun, worker.begins_epoch(event)
         spent, waiting = worker.update(event)
         # All ranks make the same steps: one may tell more than rank 0.
-        self.made = max(self.made, steps + worker.made)
+        self.positions.reached = max(self.positions.reached, steps + worker.made)
         if worker.rank != 0:
             return
         at, self.fed = event["at"], event.get("fed", True)
         self.enter("training", at)
         if is_new:
             self._begins(worker, at)
-        if is_new or worker.epoch != before:
+        if begins:
             self._parts["between epochs"] += event.get("between", 0.0)
             self.trained.append(Span("training", str(worker.epoch + 1), at - event["seconds"], at))
         self.trained[-1].end = at
         self._parts["data"] += waiting
         self._parts["training"] += spent - waiting
         self._advance(worker, event)
-
-    def _go_back(self) -> None:
-        """The workers go on from the last checkpoint that has arrived; the steps after it are made again."""
-        self._starts_over = False
-        del self._saved[self._committed :]
-        self._base = self._saved[-1] if self._saved else (0, 0)
-        self.repeated += max(self.made - self._base[1], 0)
-        self.made = self._base[1]
 
     def _begins(self, worker: WorkerState, at: float) -> None:
         """The first step of a process of rank 0, perhaps in place of one that failed."""
@@ -329,6 +329,8 @@ class TrainingRun(Run):
 
     def _advance(self, worker: WorkerState, event: dict[str, Any]) -> None:
         """Rank 0 is further than before."""
+        metrics = event.get("metrics") or {}
+        self._latest |= metrics
         if event.get("done"):
             self._epoch_seconds[worker.epoch] = event["seconds"]
         self._lengths[worker.epoch] = worker.total or max(self._lengths.get(worker.epoch, 0), worker.step)
@@ -336,17 +338,18 @@ class TrainingRun(Run):
             # A step is heard of when it is over.
             self.first_step_at = event["at"] - max(event["seconds"] - event.get("first_wait", 0.0), 0.0)
             self._begun_at = self.fraction() or 0.0 if worker.epoch else 0.0
-        if metrics := event.get("metrics"):
-            self._latest |= metrics
+        if metrics:
             self._points.add((worker.epoch, worker.step, metrics))
 
     def on_report(self, event: dict[str, Any]) -> None:
         if event["rank"] != 0:
             return  # a loop in which each rank reports has one history: rank 0's, as Ray keeps it
-        metrics = dict(event.get("metrics") or {})
-        epoch, leader = whole(metrics.get("epoch")), self.workers.leader
-        if epoch == 1 and not (self._reports or self.earlier or (leader is not None and leader.epoch)):
-            self._reports_from = 1  # in its first epoch, so it counts from there
+        metrics, told = dict(event.get("metrics") or {}), event.get("epoch")
+        epoch = whole(metrics.get("epoch") if told is None else told)
+        goes_on = self.earlier or self.workers.restarts or (self.first_step_at and self._begun_at)
+        if epoch == 1 and not self._reports and not goes_on:
+            leader = self.workers.leader
+            self._reports_from = 1 if leader is None or leader.epoch == 0 else 0
         epoch = self._reports + self.earlier if epoch is None else max(epoch - self._reports_from, 0)
         self._reports += 1
         if self.sizes and not self.first_step_at and self.phase != "training":
@@ -357,16 +360,18 @@ class TrainingRun(Run):
     def on_checkpoint(self, event: dict[str, Any]) -> None:
         known = len(self.checkpoints)
         self.checkpoints.update(event, self._epoch(), counted_from=self._reports_from)
-        self._committed += event.get("status") == "committed" and len(self.checkpoints) > known
+        self.positions.committed += event.get("status") == "committed" and len(self.checkpoints) > known
         if self.phase == "training" and self.fraction() == 1.0 and self.checkpoints.pending:
             self.enter("waiting for validations", event["at"])
 
     def on_validation(self, event: dict[str, Any]) -> None:
         """One that runs in parallel to the training has begun, or is over."""
         known = self.checkpoints.of(event, self._epoch())
-        known.begun_at = event["at"] - event.get("seconds", 0.0)
-        known.ended_at = event["at"] if event.get("done") else None
-        known.reason = " ".join(event.get("text", "").split())
+        known.begun_at, known.seconds = event["at"], None
+        if event.get("done"):
+            known.seconds = event["seconds"]
+            known.begun_at -= known.seconds
+            known.reason = " ".join(event["text"].split())
 
     def on_print(self, event: dict[str, Any]) -> None:
         self.print(f"[rank {event['rank']}] {event['text']}" if self.world_size > 1 else event["text"])
@@ -382,7 +387,7 @@ class TrainingRun(Run):
         """The worker of an event, with a look at whether its group has begun again."""
         before = self.workers.restarts
         worker = self.workers.of(event)
-        self._starts_over = self._starts_over or self.workers.restarts > before
+        self.positions.goes_back = self.positions.goes_back or self.workers.restarts > before
         return worker
 
     def _epoch(self) -> int:
@@ -395,10 +400,10 @@ class TrainingRun(Run):
         workers = plural(self.world_size, "worker") if self.engine != "one process" else ""
         rows = f"{self.rows:,} rows" if self.rows else ""
         self.subtitle = joined(self.engine, workers, self.dataset, rows)
-        self.steps = [self._shown_phase(name, spent) for name, spent in self.phase_seconds(now).items()]
+        self.steps = list(self._shown_phases(now))
         self.progress = self.fraction(), self._headline(now)
         self.tiles = list(self._shown_tiles())
-        self.tables = [table for table in (self._shown_workers(), self._shown_checkpoints(now)) if table.rows]
+        self.tables = [*self._shown_workers(), *self._shown_checkpoints(now)]
         self.plot, self.spans = self._shown_curves(), self.timeline(now)
         self.notes = [note for note in (self._changes(), self.note, self._no_batch()) if note]
         self.what = plural(len(self.epoch_seconds), "epoch") if self.epoch_seconds else ""
@@ -413,7 +418,7 @@ class TrainingRun(Run):
         """Where the run is: ``epoch 7 of 10 · step 14 of 22 · about 19 s left``."""
         worker, pending = self.workers.leader, self.checkpoints.pending
         if worker is None or not self.first_step_at:
-            return self.phase
+            return _PHASES.get(self.phase, self.phase)
         if pending and self.fraction() == 1.0:
             return f"all epochs are trained · {plural(pending, 'validation')} left"
         left, of = self.eta(now), f" of {self.epochs}" if self.epochs and not self.exceeds else ""
@@ -425,40 +430,46 @@ class TrainingRun(Run):
             "" if left is None else f"about {seconds(left)} left" if left >= 1 else "nearly done",
         )
 
-    def _shown_phase(self, name: str, spent: float) -> Mark:
-        words = f"{name} {seconds(spent)}"
-        return ("now", f"● {words}") if name == self.phase else ("ok", f"✓ {words}")
+    def _shown_phases(self, now: float) -> Iterator[Mark]:
+        """The phases passed; loading and training alternate, so each name appears once."""
+        for name, spent in self.phase_seconds(now).items():
+            words = f"{_PHASES.get(name, name)} {seconds(spent)}"
+            yield ("now", f"● {words}") if name == self.phase else ("ok", f"✓ {words}")
 
     def _shown_tiles(self) -> Iterator[tuple[str, str]]:
         """The two most telling metrics of those that are reported, rows per second, waiting for data."""
-        reported, metrics = set().union(*self.history), _measured(self.metrics())
-        for name in _ranked(metrics.keys() & reported or metrics)[:2]:
+        reported = {name for report in self.history for name in report}
+        metrics = dict(self._measured(self.metrics()))
+        metrics = {name: value for name, value in metrics.items() if name in reported} or metrics
+        for name in _ranked(metrics)[:2]:
             yield number(metrics[name]), short(name, 24)
         waiting = self.waiting_share()
         yield count(self.rows_per_second()) if self.first_step_at and self.fed else UNKNOWN, "rows/s"
         yield UNKNOWN if waiting is None else f"{waiting:.0%}", "waiting for data"
 
-    def _shown_workers(self) -> Table:
-        rows = [self.workers[rank].row() for rank in sorted(self.workers)[:_WORKERS_SHOWN]]
-        head = ("rank", "node", "pid", "step", "rows/s", "waiting", "memory")
-        return Table(head, rows, more=len(self.workers) - len(rows), stays=False)
+    def _shown_workers(self) -> Iterator[Table]:
+        workers, slowest = [self.workers[rank] for rank in sorted(self.workers)], self.workers.slowest
+        rows = [_row(one, slowest=one is slowest) for one in workers[:_WORKERS_SHOWN]]
+        if rows:
+            head = ("rank", "node", "pid", "step", "rows/s", "waiting", "memory")
+            yield Table(head, rows, more=len(workers) - len(rows), stays=False)
 
-    def _shown_checkpoints(self, now: float) -> Table:
+    def _shown_checkpoints(self, now: float) -> Iterator[Table]:
         rows = []
         for one in reversed(self.checkpoints[-_CHECKPOINTS_SHOWN:]):
             given = {name: value for name, value in one.metrics.items() if name not in one.late}
-            rows.append((one.label, size(one.bytes), short_metrics(given, 2), self._status(one, now)))
-        head = ("checkpoint", "size", "metrics", "status")
-        return Table(head, rows, more=len(self.checkpoints) - len(rows))
+            rows.append((one.label, size(one.bytes), self._words(given, 2), self._status(one, now)))
+        if rows:
+            head = ("checkpoint", "size", "metrics", "status")
+            yield Table(head, rows, more=len(self.checkpoints) - len(rows))
 
     def _status(self, one: CheckpointState, now: float) -> Mark:
         kind, words = _STATUSES.get(one.status, ("dim", one.status))
-        undecided, runs = one.status not in DECIDED, one.begun_at is not None and one.ended_at is None
         if self.over and one.status == "pending":
             words = "○ not validated yet"
-        elif undecided and runs and not self.over:
+        elif one.validating and not self.over:
             kind, words = "wait", f"● validating {seconds(now - one.begun_at)}"
-        elif late := short_metrics(one.late, 2):
+        elif late := self._words(one.late, 2):
             words = f"✓ {late}"
         elif one.status == "timed out" and one.begun_at:
             words += f" after {seconds(one.decided_at - one.begun_at)}"
@@ -477,7 +488,7 @@ class TrainingRun(Run):
         reports = [(report["epoch"] + 1.0, report) for report in reversed(history)]
         # What a validation brings comes when its epoch is long over.
         reports += [(float(one.epoch), one.late) for one in self.checkpoints if one.epoch]
-        steps, reported, latest = _series(self.curve), _series(reports), self.metrics()
+        steps, reported, latest = self._series(self.curve), self._series(reports), self.metrics()
         behind, curves = [], []
         for name, look in zip(_ranked(steps | reported)[:2], ("main", "second"), strict=False):
             points = reported.get(name) or steps[name]
@@ -488,6 +499,29 @@ class TrainingRun(Run):
         last = max((curve.points[-1][0] for curve in behind + curves), default=0.0)
         end = max(self.epochs or 0, math.ceil(last), 1)
         return Plot("report" if self.counts_steps else "epoch", behind + curves, end)
+
+    def _series(self, rows: Iterable[tuple[float, dict[str, Any]]]) -> dict[str, list[tuple[float, float]]]:
+        """The points of each metric; one for each place, in order: an epoch may have been repeated."""
+        found: dict[str, dict[float, float]] = {}
+        for x, metrics in rows:
+            for name, value in self._measured(metrics):
+                if abs(value) < 1e12:
+                    found.setdefault(name, {})[x] = value
+        return {name: sorted(points.items()) for name, points in found.items()}
+
+    def _measured(self, metrics: dict[str, Any]) -> Iterator[tuple[str, float]]:
+        """The metrics that measure something: numbers, but no counts and no moments of this run."""
+        for name, value in metrics.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and name not in _COUNTS and not self._is_moment(value):
+                yield name, value
+
+    def _is_moment(self, value: Any) -> bool:
+        """Whether a metric is a Unix time, such as when a validation began; the record has it."""
+        return isinstance(value, float) and abs(value - self.started_at) < _DAY < self.started_at
+
+    def _words(self, metrics: dict[str, Any], most: int = 4) -> str:
+        return short_metrics({n: v for n, v in metrics.items() if not self._is_moment(v)}, most)
 
     def _changes(self) -> str:
         """Restarts, what they cost, and the numbers of workers over time: ``2 → 1 (00:41) workers``."""
@@ -506,7 +540,7 @@ class TrainingRun(Run):
         waiting, saved = self.waiting_share() or 0.0, self.checkpoints
         found, words = [one.status for one in saved], {**_SAID, "pending": "not validated yet"}
         return joined(
-            short_metrics(self.metrics()),
+            self._words(self.metrics()),
             self._rate(),
             f"{waiting:.0%} of each epoch waiting for data" if waiting >= 0.005 else "",
             plural(len(saved), "checkpoint") if saved else "",
@@ -518,35 +552,29 @@ class TrainingRun(Run):
         """Lines of a log: each phase until the first report, each report, each decided checkpoint."""
         # Loading and training alternate in every epoch; once each is news, after that the epochs are.
         for name in self.phases if not self.history else ():
-            yield ("phase", name), name
+            yield ("phase", name), _PHASES.get(name, name)
         for place, report in list(enumerate(self.history))[-20:]:
             of = f"/{self.epochs}" if report["epoch"] < (self.epochs or 0) else ""
             # A loop that counts steps has its step among the metrics.
             epoch = "" if self.counts_steps else f"epoch {report['epoch'] + 1}{of}"
-            yield ("report", place), joined(epoch, short_metrics(report), self._rate())
+            yield ("report", place), joined(epoch, self._words(report), self._rate())
         for one in self.checkpoints:
             if one.status in _SAID:
-                words = short_metrics(one.late) or one.reason
+                words = self._words(one.late) or one.reason
                 yield ("decided", one.path), f"{one.label}: {_SAID[one.status]} {words}".rstrip()
 
     def _rate(self) -> str:
         return f"{count(self.rows_per_second())} rows/s" if self.rows_per_second() >= 1 else ""
 
 
-def _measured(metrics: dict[str, Any]) -> dict[str, float]:
-    """The metrics that measure something: numbers, but no counts."""
-    numbers = {n: v for n, v in metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-    return {name: value for name, value in numbers.items() if name not in _COUNTS}
-
-
-def _series(rows: Iterable[tuple[float, dict[str, Any]]]) -> dict[str, list[tuple[float, float]]]:
-    """The points of each metric; one for each place, in order: an epoch may have been repeated."""
-    found: dict[str, dict[float, float]] = {}
-    for x, metrics in rows:
-        for name, value in _measured(metrics).items():
-            if abs(value) < 1e12:
-                found.setdefault(name, {})[x] = value
-    return {name: sorted(points.items()) for name, points in found.items()}
+def _row(one: WorkerState, *, slowest: bool) -> tuple[str | Mark, ...]:
+    """A row of the table of workers; the one that holds up the others is marked."""
+    rate, waits = UNKNOWN, UNKNOWN
+    if one.seconds > 0:
+        rate, waits = count(one.rows_per_second), f"{one.waiting_share:.0%}"
+    memory = size(one.memory) + (f", GPU {size(one.gpu_memory)}" if one.gpu_memory is not None else "")
+    rank = ("wait", f"{one.rank} slow") if slowest else str(one.rank)
+    return rank, one.node, str(one.pid), str(one.step) if one.begun else UNKNOWN, rate, waits, memory
 
 
 def _ranked(names: Iterable[str]) -> list[str]:

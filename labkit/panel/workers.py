@@ -1,9 +1,10 @@
-"""The progress of each worker of a run, and which process has which rank."""
+"""The progress of each worker of a run, which process has which rank, and which steps are repeated."""
 
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.display.formatting import UNKNOWN, count, size
+_STANDS_OUT = 0.1  # share of time or rate: smaller differences are noise
 
 
 @dataclass
@@ -22,27 +23,28 @@ class WorkerState:
     memory: int | None = None  # bytes of its process at its latest step
     gpu_memory: int | None = None
     made: int = 0  # all the steps of its process
-    last: dict[str, Any] = field(default_factory=dict)  # its latest step event; none before its first batch
+    begun: bool = False  # whether it has got its first batch
+    _epoch: tuple[int, float, float] = (0, 0.0, 0.0)  # rows, seconds and waiting of the current one
 
     @property
     def process(self) -> tuple[int, str, int]:
         return self.rank, self.node, self.pid
 
-    @property
-    def begun(self) -> bool:
-        return bool(self.last)
+    def begins_epoch(self, event: dict[str, Any]) -> bool:
+        """Whether a step event belongs to another epoch than the one before."""
+        return not self.begun or event["epoch"] != self.epoch
 
     def update(self, event: dict[str, Any]) -> tuple[float, float]:
         """Take in a step event; return the seconds since the one before, and those of them without data."""
-        before = self.last if event["epoch"] == self.epoch else {}
-        # The wait for its very first batch belongs to the start.
-        start = 0.0 if self.begun else event.get("first_wait", 0.0)
-        seconds = event["seconds"] - before.get("seconds", 0.0) - start
-        waiting = event["waiting"] - before.get("waiting", 0.0) - start
-        self.rows += event["rows"] - before.get("rows", 0)
-        self.seconds, self.waiting = self.seconds + seconds, self.waiting + waiting
+        before = (0, 0.0, 0.0) if self.begins_epoch(event) else self._epoch
+        self._epoch = event["rows"], event["seconds"], event["waiting"]
+        rows, seconds, waiting = map(operator.sub, self._epoch, before)
+        if not self.begun:  # the wait for its very first batch belongs to the start
+            seconds, waiting = seconds - event.get("first_wait", 0.0), waiting - event.get("first_wait", 0.0)
+        self.rows, self.seconds = self.rows + rows, self.seconds + seconds
+        self.waiting += waiting
         self.memory, self.gpu_memory = event.get("memory"), event.get("gpu_memory")
-        self.epoch, self.step, self.made, self.last = event["epoch"], event["step"], event["made"], event
+        self.epoch, self.step, self.made, self.begun = event["epoch"], event["step"], event["made"], True
         # A stream does not know its length; after one epoch we do.
         self.total = self.step if event.get("done") else event.get("total") or self.total
         if self.total and self.step > self.total:
@@ -53,14 +55,10 @@ class WorkerState:
     def rows_per_second(self) -> float:
         return self.rows / self.seconds if self.seconds > 0 else 0.0
 
-    def row(self) -> tuple[str, ...]:
-        """Its row in the table of workers."""
-        rate, waits = UNKNOWN, UNKNOWN
-        if self.seconds > 0:
-            rate, waits = count(self.rows_per_second), f"{self.waiting / self.seconds:.0%}"
-        gpu = "" if self.gpu_memory is None else f", GPU {size(self.gpu_memory)}"
-        step = str(self.step) if self.begun else UNKNOWN
-        return str(self.rank), self.node, str(self.pid), step, rate, waits, size(self.memory) + gpu
+    @property
+    def waiting_share(self) -> float:
+        """Share of its time in which it had no data, 0 to 1."""
+        return self.waiting / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def epochs_done(self) -> float:
@@ -82,6 +80,18 @@ class Workers(dict[int, WorkerState]):
             self._gone.add(self.pop(rank).process)
 
     @property
+    def slowest(self) -> WorkerState | None:
+        """The one that holds up the others: it waits longer for data than they, or has a lower rate."""
+        if len(self) < 2:
+            return None
+        waiting = sorted(self.values(), key=lambda one: one.waiting_share)
+        if waiting[-1].waiting_share > waiting[(len(self) - 1) // 2].waiting_share + _STANDS_OUT:
+            return waiting[-1]
+        rates = sorted(self.values(), key=lambda one: one.rows_per_second)
+        most = (1 - _STANDS_OUT) * rates[len(self) // 2].rows_per_second
+        return rates[0] if 0 < rates[0].rows_per_second < most else None
+
+    @property
     def leader(self) -> WorkerState | None:
         """The worker with the lowest rank: its epoch and step are shown for all."""
         return self[min(self)] if self else None
@@ -98,3 +108,28 @@ class Workers(dict[int, WorkerState]):
             self.restarts += worker.rank == 0
         self[event["rank"]] = WorkerState(*process)
         return self[event["rank"]]
+
+
+@dataclass
+class Positions:
+    """Where checkpoints are among the steps of a run, which each process counts from 0 on."""
+
+    base: tuple[int, int] = (0, 0)  # epochs and steps behind the present process of rank 0 when it began
+    reached: int = 0  # steps of the run up to now
+    committed: int = 0  # how many of the checkpoints have arrived in the store
+    saved: list[tuple[int, int]] = field(default_factory=list)  # the epochs and steps of each
+    goes_back: bool = False  # the workers start over; their first step tells which checkpoints have arrived
+
+    def settle(self) -> int:
+        """A worker steps: if it has begun again, then at the last checkpoint that has arrived.
+
+        Returns:
+            The steps after it, which are made once more.
+        """
+        if not self.goes_back:
+            return 0
+        self.goes_back = False
+        del self.saved[self.committed :]
+        self.base = self.saved[-1] if self.saved else (0, 0)
+        lost, self.reached = max(self.reached - self.base[1], 0), self.base[1]
+        return lost

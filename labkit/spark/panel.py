@@ -70,7 +70,7 @@ _FIXES = {  # pattern: fix; `{0}` is the pattern's group
 class SparkPanel(Panel):
     """The panel of a run of TorchDistributor; see `labkit.panel.panel.Panel` for its arguments."""
 
-    first_phase = "starting workers"
+    first_phase = "starting"
 
     def __init__(self, name: str, **about: Any) -> None:
         super().__init__(name, **{"engine": "TorchDistributor", **about})

@@ -80,7 +80,7 @@ class TrainPanel(Panel):
         if warning := callbacks.wrong_order(run.checkpoint_config):
             warnings.warn(warning, stacklevel=3)
         self._trainer, self.loop = trainer, trainer.train_loop_per_worker
-        self.first_phase = "starting workers" if workers else "preparing"
+        self.first_phase = "starting" if workers else "preparing"
         if self.state.status == "ready":
             self.state = self.new_state()
         return self

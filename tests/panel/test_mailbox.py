@@ -84,7 +84,7 @@ def named(name):
 
 
 ALONE = """
-import pickle, sys
+import asyncio, pickle, sys
 
 class Nothing:
     def find_spec(self, name, path=None, target=None):
@@ -92,9 +92,13 @@ class Nothing:
             raise ImportError(name)
 
 sys.meta_path.insert(0, Nothing())
-keeper = pickle.loads(sys.stdin.buffer.read())()
-keeper.put([b"1"])
-print(keeper.take(), keeper.take())
+
+async def main():
+    keeper = pickle.loads(sys.stdin.buffer.read())()
+    await keeper.put([b"1"])
+    print(await keeper.take(1.0), await keeper.take(0.1))
+
+asyncio.run(main())
 """
 
 

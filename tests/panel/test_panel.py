@@ -43,7 +43,7 @@ class Recorder(NullReporter):
         self._note("draw")
 
     def close(self, snapshot):
-        self.closed_with = (snapshot.lines[-1][1].split()[0], "run_record.json" in snapshot.summary)
+        self.closed_with = (snapshot.lines[-1][1].split()[0], dict(snapshot.files))
         self._note("close")
 
 
@@ -68,9 +68,8 @@ def train(panel, *, epochs=2):
         panel.report({"loss": 0.5 / (epoch + 1), "accuracy": 0.9})
 
 
-def no_drawer_is_left():
-    until(lambda: all(thread.name != "labkit-panel" for thread in threading.enumerate()))
-    return True
+def drawers():
+    return [thread for thread in threading.enumerate() if thread.name == "labkit-panel"]
 
 
 # -- how a run ends, and its record ---------------------------------------------------------------------
@@ -87,7 +86,7 @@ def test_a_run_that_ends_well(settings):
         assert record.process["pid"] == os.getpid()
         train(panel)
         assert panel._listener is None  # it listens only where a worker may call
-    assert panel.state.status == "finished" and no_drawer_is_left()
+    assert panel.state.status == "finished" and drawers() == []
     record = records.read(settings.home / "runs" / "00-baseline" / panel.run_id)
     assert (record.name, record.engine, record.state, record.process) == (
         "00-baseline", "one process", "finished", {},
@@ -169,7 +168,7 @@ def test_a_home_that_cannot_be_written_does_not_fail_the_run(tmp_path):
     panel = Panel("run", settings=Settings(home=tmp_path / "file" / "home", panel="none"), reporter=reporter)
     with pytest.warns(UserWarning, match="no record of 'run' was kept"), panel:
         train(panel)
-    assert reporter.closed_with == ("finished", False)
+    assert reporter.closed_with == ("finished", {})
 
 
 @pytest.mark.parametrize("name", ["../../evil", "x" * 5000, "nul\0byte"])
@@ -221,7 +220,7 @@ def test_a_second_interrupt_does_not_leave_it_open(panel):
     assert panel.state.status == "finished" and closed == [True]
     with panel:
         train(panel)
-    assert no_drawer_is_left()
+    assert drawers() == []
 
 
 def test_an_interrupt_while_it_opens_waits_until_it_is_open(settings):
@@ -238,7 +237,7 @@ def test_an_interrupt_while_it_opens_waits_until_it_is_open(settings):
         Panel("run", settings=settings, reporter=reporter),
     ):
         pytest.fail("it came no further")
-    assert reporter.closed_with[0] == "stopped" and len(reporter.calls) > 1 and no_drawer_is_left()
+    assert reporter.closed_with[0] == "stopped" and len(reporter.calls) > 1 and drawers() == []
 
 
 # -- drawing --------------------------------------------------------------------------------------------
@@ -318,7 +317,7 @@ def test_the_panel_of_an_engine(settings):
     assert panel.around == ["in", "running", "out", "running"] and CountPanel.current() is None
     (record,) = records.find(settings.home)
     assert (record.state, record.metrics, record.workers) == ("finished", {"counted": 1}, 3)
-    assert reporter.closed_with == ("finished", True)
+    assert reporter.closed_with[1]["run record"].endswith(f"{panel.run_id}/run_record.json")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -333,7 +332,7 @@ def test_surroundings_that_fail_leave_nothing_open(settings, when):
     panel.surroundings = surroundings
     with pytest.raises(OSError, match="no such hook"), panel:
         assert when == "after"
-    assert panel.state.status == "failed" and CountPanel.current() is None and no_drawer_is_left()
+    assert panel.state.status == "failed" and CountPanel.current() is None and drawers() == []
 
 
 # -- other processes ------------------------------------------------------------------------------------

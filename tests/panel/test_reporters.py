@@ -29,7 +29,7 @@ class On:
         getattr(self.reporter, method)(snapshot(run.state, T0 + at, FILES))
 
     def begin(self, **about):
-        run = Run("03-torch", phase="starting workers", **about)
+        run = Run("03-torch", phase="starting", **about)
         self.show(run, "open")
         return run
 
@@ -41,13 +41,13 @@ class On:
 def follow(reporter, run, *, epochs=3, report=True):
     """A whole run, drawn after every event."""
     for epoch in range(epochs):
-        reporter.show(run("phase", 9, name="loading data"))
+        reporter.show(run("phase", 9, name="loading"))
         for k in range(51):
             at = 10 + epoch * 10 + k / 10
             run.step(at, epoch=epoch, step=k, seconds=k / 10, epochs=epochs, total=50, done=k == 50)
             reporter.show(run)
         if report:
-            reporter.show(run("report", metrics={"loss": 1 / (epoch + 1), "epoch": epoch}))
+            reporter.show(run("report", metrics={"loss": 1 / (epoch + 1)}, epoch=epoch))
 
 
 # -- lines ----------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_the_last_prints_are_always_shown(reporter):
 
 
 def test_a_reader_may_ask_what_each_worker_does(reporter):
-    run = Run("03-torch", phase="starting workers")
+    run = Run("03-torch", phase="starting")
 
     def explain():
         run.state.explained = T0 + 61, ["rank 0: waits for <rank 1>"]

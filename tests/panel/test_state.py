@@ -19,11 +19,11 @@ def run():
 
 
 def test_phases_are_those_of_rank_0(run):
-    run("phase", 2, name="loading data").step(3).step(4, step=1)
-    run("phase", 5, name="loading data").step(7, epoch=1)
-    run("phase", 8, name="loading data", rank=1, pid=200)
+    run("phase", 2, name="loading").step(3).step(4, step=1)
+    run("phase", 5, name="loading").step(7, epoch=1)
+    run("phase", 8, name="loading", rank=1, pid=200)
     state = run.state
-    assert state.phase_seconds(T0 + 10) == {"preparing": 2.0, "loading data": 3.0, "training": 5.0}
+    assert state.phase_seconds(T0 + 10) == {"preparing": 2.0, "loading": 3.0, "training": 5.0}
     state.end("finished", T0 + 20)
     assert state.phase_seconds(T0 + 100)["training"] == 15.0 and state.elapsed(T0 + 100) == 20.0
 
@@ -95,11 +95,24 @@ def test_a_clock_that_is_set_changes_no_duration(monkeypatch):
 # -- several workers ------------------------------------------------------------------------------------
 
 
-def test_rank_0_speaks_for_all():
+@pytest.mark.parametrize(
+    "waiting, rows, slowest",
+    [
+        ((0.1, 0.1), (10, 10), None),
+        ((0.1, 3.0), (10, 10), 1),
+        ((0.1, 0.1), (5, 10), 0),
+        ((0, 0), (19, 20), None),
+    ],
+)
+def test_the_rank_that_holds_up_the_others(waiting, rows, slowest):
     run = Run(world_size=2)
+    assert run.state.workers.slowest is None
     for rank in (0, 1):
-        run.step(1, rank=rank, pid=100 + rank, metrics={"loss": 9.0 * rank})
-    assert run.state.metrics() == {"loss": 0.0}
+        about = {"rank": rank, "pid": 100 + rank, "metrics": {"loss": 9.0 * rank}}
+        run.step(1, **about).step(5, step=rows[rank], seconds=4.0, waiting=waiting[rank], **about)
+    found = run.state.workers.slowest
+    assert (found and found.rank) == slowest
+    assert run.state.metrics() == {"loss": 0.0}  # rank 0 speaks for all
 
 
 def test_an_elastic_run_shows_the_workers_that_it_has():
@@ -164,8 +177,8 @@ def test_reports_may_count_epochs_from_1():
 def test_reports_with_and_without_epoch_of_rank_0(run):
     for metrics in ({"loss": 1.0}, {"epoch": 7}, {"epoch": "last"}, {"epoch": math.nan}):
         run("report", metrics=metrics)("report", rank=1, pid=101, metrics={"epoch": 5})
-    run("report", metrics={"epoch": 7.0})("report")
-    assert [report["epoch"] for report in run.state.history] == [0, 7, 2, 3, 7, 5]
+    run("report", metrics={"epoch": 7.0}, epoch=9)("report")
+    assert [report["epoch"] for report in run.state.history] == [0, 7, 2, 3, 9, 5]
 
 
 def test_metrics_are_the_newest(run):
@@ -195,7 +208,7 @@ def test_prints_failures_and_what_comes_after_the_end():
 
 def test_a_checkpoint_and_its_states(run):
     run("checkpoint", path="/c/0", bytes=100)
-    run("report", metrics={"loss": 1.0, "epoch": 4})
+    run("report", metrics={"loss": 1.0}, epoch=4)
     run("checkpoint", path="/c/1", bytes=200, status="pending", metrics={"loss": 1.0})
     run("checkpoint", path="/c/1", status="deleted")
     assert [(one.label, one.bytes, one.status, one.deleted) for one in run.state.checkpoints] == [
@@ -210,6 +223,7 @@ def test_metrics_of_a_validation_arrive_late_and_the_record_keeps_them(run):
     assert (checkpoint.label, checkpoint.status, checkpoint.late) == ("epoch 1", "pending", {})
     run.decided(0, 19.5, accuracy=0.9, loss=0.7)
     assert (checkpoint.status, checkpoint.late) == ("validated", {"accuracy": 0.9, "loss": 0.7})
+    assert checkpoint.seconds == pytest.approx(3)
     assert run.row("validation") == [("1", 16, 19, "validated")]
     (kept,) = run.state.to_record()["extra"]["checkpoints"]
     assert (kept["checkpoint"], kept["status"], kept["seconds_to_metric"]) == ("epoch 1", "validated", 4.5)
@@ -229,6 +243,7 @@ def test_validations_on_the_time_axis(run):
     run.saved(0, 15).validation(0, 16).decided(0, 26, "timed out")  # one that is killed says nothing
     run.saved(1, 20).validation(1, 21, 22, text="ValueError: no\nrows")  # known before Ray says so
     run.validation(3, 30).saved(3, 31, "pending")  # of an earlier run: heard of before its metrics are
+    assert [one.validating for one in run.state.checkpoints] == [False, False, True]
     assert run.row("validation", now=40) == [
         ("1", 16, 26, "timed out"), ("2", 21, 22, "failed"), ("4", 30, 40, ""),
     ]  # fmt: skip

@@ -98,7 +98,6 @@ class Tensor:
         ([1, 2, 3, 4], 4),
         ([(array(784), 0)] * 6, 6),
         (None, 1),
-        ({"epoch": 3, "lr": 0.1}, 1),
         (Tensor(), 1),
         ({}, 0),
         (UserDict(ids=array(32, 7), labels=array(32)), 32),  # as transformers' BatchEncoding

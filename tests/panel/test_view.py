@@ -53,10 +53,8 @@ def picture(run, at=100):
 
 def training():
     """A Ray Train run of two epochs, in the middle of the second."""
-    run = Run(
-        "03-torch", phase="starting workers", engine="Ray Train", world_size=2, dataset="digits", rows=1437
-    )
-    run("worker", rank=1, pid=8, node="node-2")("phase", 8, name="loading data")
+    run = Run("03-torch", phase="starting", engine="Ray Train", world_size=2, dataset="digits", rows=1437)
+    run("worker", rank=1, pid=8, node="node-2")("phase", 8, name="loading")
     run.epoch(0, 10, steps=22, seconds=22, total=22, epochs=2, metrics={"loss": 2.3})
     run("report", 32, metrics={"loss": 1.3, "accuracy": 0.8})
     run("saved", 33, epoch=1, step=22)(
@@ -104,7 +102,7 @@ SEEN = {
          "1 printed line", "hello from rank 0", "workers' logs /tmp/a & b"],
     ),
     "nothing happened": (
-        lambda: Run(phase="starting workers"), 3, ["● starting workers 3.0 s", "starting workers", "– rows/s",
+        lambda: Run(phase="starting"), 3, ["● starting workers 3.0 s", "starting workers", "– rows/s",
          "– waiting for data", "epoch"], ["after 3.0 s", "nothing was reported"],
     ),
     "a stream": (lambda: Run().step(10, step=4), 10, ["epoch 1 · step 4"], ["finished"]),
@@ -121,11 +119,11 @@ SEEN = {
         lambda: Run(epochs=1).epoch(0, 1, metrics={"loss": 0.534})("report", metrics={"loss": 0.601}), 9,
         ["0.601 loss", "loss 0.601"], ["loss 0.601"],
     ),
-    "a rank that waits, and a restart that cost steps": (
+    "a slow rank, and a restart that cost steps": (
         lambda: training()("worker", 59, pid=9).step(60, pid=9)
         .step(60, rank=1, pid=8, node="node-2").step(62, step=4, seconds=2, pid=9)
         .step(62, step=4, seconds=2, waiting=1.5, rank=1, pid=8, node="node-2", memory=2_345_000_000), 62,
-        ["0 head 9 4 20 0% –", "1 node-2 8 4 20 75% 2.3 GB",
+        ["0 head 9 4 20 0% –", "1 slow node-2 8 4 20 75% 2.3 GB",
          "workers started again 1 ×, 11 steps trained twice"],
         ["workers started again 1 ×, 11 steps trained twice"],
     ),
@@ -186,6 +184,18 @@ def test_a_metric_that_is_no_point(value):
     assert picture(run).get("aria-label").startswith("curve of loss")
     run("report", metrics={"loss": value, "f1": value})
     words(live(run)), words(summary(run))
+
+
+def test_a_moment_is_no_metric():
+    """Lesson 06's validation returns when it began and ended, as Unix times."""
+    run = Run(epochs=2).step(1, step=1, total=10)("report", 15, metrics={"epoch": 0, "at": T0 + 15.5})
+    run.saved(0, 16, "pending").validation(0, 16, 19).decided(0, 20, began=T0 + 16.25, accuracy=0.5)
+    assert picture(run).get("aria-label") == "curve of accuracy 0.500 by epoch"
+    said = words(live(run))
+    assert "✓ accuracy 0.500" in said and "began" not in said and " at" not in said
+    assert "began" not in words(summary(run))
+    (kept,) = run.state.to_record()["extra"]["checkpoints"]
+    assert kept["metrics"]["began"] == T0 + 16.25  # the record has it
 
 
 def test_validated_metrics_have_a_curve():

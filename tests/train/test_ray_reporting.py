@@ -192,7 +192,6 @@ def test_what_cannot_be_received_leaves_no_worker_behind(lab, home, panel, recei
 
 def test_no_secret_travels_with_a_panel(lab, home, panel):
     token = (home / "ray-token").read_bytes()
-    panel.state.start()
     with contextlib.closing(panel.listen()):
         assert token not in pickle.dumps(ReportCallback(panel)) + repr(panel).encode()
 

@@ -6,13 +6,13 @@ Events are JSON objects. All have ``kind`` and ``run``, and those of a worker ``
 ``pid`` and ``node``. Their kinds, and what each carries:
 
 - worker: a worker process exists; ``workers``: how many its group has, if known.
-- phase: ``name`` of what this worker does now (loading data).
+- phase: ``name`` (loading, training).
 - step: ``epoch`` (from this process's first on), ``step``, ``total``, ``rows``, ``seconds``, ``waiting``,
   ``first_wait``, ``between``, ``metrics``, ``done``: counts within this epoch and worker; ``made``: the steps
   of all its epochs; ``fed``: whether rows are known; ``memory`` and ``gpu_memory`` of its process in bytes.
 - saved: ``epoch`` and ``step``: epochs and steps of this process when it gave a checkpoint to Ray.
 - empty: this worker's loader had no batch.
-- report: ``metrics``; ends an epoch.
+- report: ``metrics``; ``epoch`` if known; ends an epoch.
 - checkpoint: ``path``, ``bytes``, ``metrics``, ``status`` (committed, pending, validated, failed, timed out,
   deleted).
 - validation, one that runs in parallel to the training: ``path`` of the checkpoint, ``done``, ``seconds``

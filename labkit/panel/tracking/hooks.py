@@ -24,7 +24,7 @@ import inspect
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from threading import get_ident
 from time import perf_counter
 from types import ModuleType
@@ -119,7 +119,7 @@ class Follower:
             return original(loader)
         if not self._loading:
             self._loading = True
-            self._tracker.emit("phase", name="loading data")
+            self._tracker.emit("phase", name="loading")
         began, self._inside = perf_counter(), True
         try:
             iterator = wrap(original(loader))
@@ -218,7 +218,7 @@ class Follower:
     def report(self, metrics: Mapping[str, Any]) -> None:
         """What Ray does not report for the loop."""
         plain = {name: value for name, value in metrics.items() if isinstance(value, str | int | float)}
-        self._tracker.emit("report", metrics=numbers(metrics) | plain)
+        self._tracker.emit("report", metrics=numbers(metrics) | plain, epoch=metrics.get("epoch"))
 
     # -- inside --------------------------------------------------------------------------------------
 
@@ -542,22 +542,27 @@ def memory() -> dict[str, Any]:
 
 
 def rows_of(batch: Any) -> int:
-    """Number of rows in a batch, whatever form it has: that of its first part which has rows."""
-    parts, containers = (), ()
-    has_names = isinstance(batch, Mapping) and not hasattr(batch, "shape")  # a BatchEncoding is no dict
-    if has_names:
-        parts, containers = batch.values(), (Sized,)
-    # A tuple has parts: (inputs, targets), or (number, batch) from `enumerate`. A DataLoader gives a list of
-    # arrays; a list of anything else is a list of rows.
-    elif isinstance(batch, tuple | list):
-        parts, containers = batch, (Mapping, list, tuple) if isinstance(batch, tuple) else ()
-    for part in parts:
-        if getattr(part, "shape", None) or (isinstance(part, containers) and not isinstance(part, str)):
-            return rows_of(part)
+    """Number of rows in a batch, whatever form it has."""
+    # A DataLoader gives a list of arrays; a list of anything else is a list of rows. A tuple has parts:
+    # (inputs, targets), or (number, batch) from `enumerate`.
+    if isinstance(batch, (tuple, list)) and batch:
+        first = _first_part(batch, (Mapping, list, tuple) if isinstance(batch, tuple) else ())
+        if first is not None:
+            return rows_of(first)
+    elif not hasattr(batch, "shape") and isinstance(batch, Mapping):  # a BatchEncoding is no dict
+        return rows_of(_first_part(batch.values(), (Sized,))) if batch else 0
     try:
-        return min(len(batch), 1) if has_names else len(batch)
+        return len(batch)
     except Exception:  # a number, a tensor without dimensions; to count is never worth an error
         return 1
+
+
+def _first_part(parts: Iterable[Any], containers: tuple[type, ...]) -> Any:
+    """The first that has rows: an array or a container; None if there is none."""
+    for part in parts:
+        if getattr(part, "shape", None) or (isinstance(part, containers) and not isinstance(part, str)):
+            return part
+    return None
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

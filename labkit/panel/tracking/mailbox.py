@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 _KEPT = 4000  # messages, while the kernel does not ask; the oldest are dropped
-_PAUSE = 0.2  # seconds between two questions of the kernel, and between two drawings
+_WAIT = 2.0  # seconds that the actor waits for a message before it answers that there is none
+_PAUSE = 0.05  # seconds between two questions of the kernel
 _PATIENCE = 30.0  # seconds for the actor to start and to answer
-_LAST = 2.0  # seconds for its answer when it was killed
+_END = b"null"  # a message of the kernel to itself: all before it has been passed on
 _PROCESS = os.getpid()  # Ray cannot be used in a fork of it, such as a data loader's process
 
 
@@ -54,10 +55,9 @@ class Mailbox:
 
         # Where this process is, since other nodes may be lost. With `soft` Ray may put it on one of those.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        keeper = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(_keeper())
-        # It is asked five times a second, and Ray must not keep a note of each call.
-        self._actor = keeper.options(name=name, enable_task_events=False).remote()
-        self.address, self._on_event, self._closing = Box(name), on_event, threading.Event()
+        actor = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(_keeper())
+        self.address, self._on_event = Box(name), on_event
+        self._actor, self._closing = actor.options(name=name).remote(), threading.Event()
         self._reader = threading.Thread(target=self._read, name="labkit-mailbox", daemon=True)
         self._reader.start()
 
@@ -66,24 +66,35 @@ class Mailbox:
         import ray
 
         self._closing.set()
-        self._reader.join(seconds)
         if ray.is_initialized():
             with contextlib.suppress(Exception):  # of another cluster than this process has now
-                ray.kill(self._actor)  # which answers what the reader is waiting for
-        self._reader.join(_LAST)  # Ray must not be shut down while a thread is in one of its calls
+                try:
+                    self._actor.put.remote([_END])
+                    self._wait(seconds)
+                finally:
+                    ray.kill(self._actor)  # which answers what the reader is waiting for
+        self._wait(_WAIT)  # Ray must not be shut down while a thread is in one of its calls
+
+    def _wait(self, seconds: float) -> None:
+        if threading.current_thread() is not self._reader:
+            self._reader.join(seconds)
 
     def _read(self) -> None:
         import ray
 
-        last = False
-        while ray.is_initialized() and not last:
-            last = self._closing.wait(_PAUSE)  # then it asks once more
-            messages = []
-            with contextlib.suppress(Exception):  # it starts, or its process was killed and starts again
-                messages = ray.get(self._actor.take.remote(), timeout=_PATIENCE)
+        while ray.is_initialized():
+            try:
+                messages = ray.get(self._actor.take.remote(_WAIT), timeout=_PATIENCE)
+            except Exception:  # it starts, or its process was killed and starts again
+                if self._closing.wait(1.0):
+                    return
+                continue
             for message in messages:
+                if message == _END:
+                    return
                 with contextlib.suppress(Exception):  # an event of another version of the lab
                     self._on_event(json.loads(message))
+            self._closing.wait(_PAUSE)
 
 
 def _keeper() -> type:
@@ -92,15 +103,23 @@ def _keeper() -> type:
 
     class Keeper:
         def __init__(self) -> None:
+            import asyncio
             from collections import deque
 
-            self._messages = deque(maxlen=kept)
+            self._messages, self._news = deque(maxlen=kept), asyncio.Event()
 
-        def put(self, messages: list[bytes]) -> None:
+        async def put(self, messages: list[bytes]) -> None:
             self._messages.extend(messages)
+            if messages:
+                self._news.set()
 
-        def take(self) -> list[bytes]:
-            """All that have come since the last call."""
+        async def take(self, seconds: float) -> list[bytes]:
+            """All that have come, or come within `seconds`."""
+            import asyncio
+
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), seconds)
+            self._news.clear()
             taken = list(self._messages)
             self._messages.clear()
             return taken
