@@ -3,7 +3,7 @@
     $ python -m classroom board /mnt/class
 
 Learners share their progress with `join`, and `show` prints what is shared. Of labkit this package uses
-errors, files, settings and storage, and the one file that labkit keeps: ``HOME/exercises.json``.
+errors, files, settings, storage and the doctor, and the one file that labkit keeps: ``HOME/exercises.json``.
 """
 
 from classroom.page import board

@@ -31,10 +31,10 @@ def read(notebooks: Path = NOTEBOOKS) -> Plan:
     for path in sorted(notebooks.glob("[0-9][0-9]*_*.ipynb")):
         try:
             notebook = json.loads(path.read_text(encoding="utf-8"))
-            minutes = notebook["metadata"]["labkit"]["minutes"]
+            minutes = notebook["metadata"].get("labkit", {}).get("minutes", {})
             cells = [(one["cell_type"], "".join(one["source"]).strip()) for one in notebook["cells"]]
         except (OSError, ValueError, TypeError, KeyError):
-            continue  # a notebook of the reader's own
+            continue  # no notebook
         number = path.name.partition("_")[0]
         section = f"{number} "
         for kind, text in cells:

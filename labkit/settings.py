@@ -64,7 +64,8 @@ class Settings:
     panel: str = _setting("LABKIT_PANEL", "auto", _PANELS)
     hang_after: int = _setting("LABKIT_HANG_AFTER", 30, "[0-9]{1,9}", "whole seconds, or 0 for never")
     mirror: str | None = _setting("LABKIT_MIRROR", None, _PLACE, "an http address or a folder", secret=True)
-    check_strict: bool = _setting("LABKIT_CHECK", False, {"strict": True, **_FLAGS})
+    # Whether a wrong answer raises, and how many times its limit a check may take.
+    check_strict: int = _setting("LABKIT_CHECK", 0, {"strict": 1, "patient": 10, **_FLAGS})
     ray_address: str | None = _setting("RAY_ADDRESS", None, ".+", "the address of a cluster")
     s3_endpoint: str | None = _setting("LABKIT_S3_ENDPOINT", None, _URL, _EXAMPLE, secret=True)
     s3_access_key: str | None = _setting("LABKIT_S3_ACCESS_KEY", None, ".+", "a text", secret=True)

@@ -24,6 +24,8 @@ from tests import tiers
 
 # In the order of conftest.py, and not the module with the most tests first.
 _OPTIONS = ["--numprocesses=2", "--no-loadscope-reorder", "--durations=10", "--junitxml=build/tests.xml"]
+# Waits have long limits, for busy machines. Where much is broken, they would take hours together.
+_OPTIONS += ["--maxfail=20"]
 
 parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
 parser.add_argument("--tier", choices=("test", "all", "touched"), default="all")

@@ -15,7 +15,7 @@ from labkit.system import java
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks" / "plain"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
-_SECONDS = 1500  # of a script that hangs; lesson 11 once took 231 in CI, and takes 115 on a busy machine
+_SECONDS = 900  # of a script that hangs; lesson 11 once took 231 in CI, and takes 115 on a busy machine
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

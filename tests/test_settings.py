@@ -23,7 +23,7 @@ def test_every_variable_is_read_and_blank_ones_are_defaults(tmp_path):
         "panel": ("Text", "text"),
         "hang_after": ("5", 5),
         "mirror": ("https://school.example/data", "https://school.example/data"),
-        "check_strict": ("STRICT", True),
+        "check_strict": ("PATIENT", 10),
         "ray_address": ("10.0.0.1:6379", "10.0.0.1:6379"),
         "s3_endpoint": ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),
         "s3_access_key": ("key", "key"),

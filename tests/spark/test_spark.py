@@ -13,7 +13,7 @@ from labkit import spark
 from labkit.errors import LabError, RunStopped
 from labkit.system import family
 from labkit.system import overview as inventory
-from labs import interrupt_inside, processes_of, python, until, wait_until_nothing_lives
+from labs import interrupted_inside, processes_of, python, until, wait_until_nothing_lives
 
 
 def driver_of(home) -> family.Member:
@@ -112,8 +112,11 @@ def test_labkit_stop_ends_the_spark_of_a_living_kernel_and_a_kill_leaves_nothing
 @pytest.mark.parametrize("moment", ["at its beginning", "when it has a JVM"])
 def test_an_interrupted_start_leaves_nothing(home, moment):
     early = moment == "at its beginning"
-    interrupt_inside(lambda: early or "java" in [one.program for one in family.running(home)])
-    with pytest.raises(RunStopped, match="the start of Spark"):
+
+    def begun():
+        return early or "java" in [one.program for one in family.running(home)]
+
+    with pytest.raises(RunStopped, match="the start of Spark"), interrupted_inside(begun):
         spark.session(workers=2)
     assert spark.current() is None
     wait_until_nothing_lives(home)
@@ -128,8 +131,7 @@ def test_an_interrupted_stop_a_jvm_that_hangs_and_one_that_is_lost(home):
     until(lambda: not lab.healthy)
     another = spark.session(slots=1)
     assert another is not lab
-    interrupt_inside()
-    with pytest.raises(RunStopped, match=r"session.stop\(\): stopped by you"):
+    with pytest.raises(RunStopped, match=r"session.stop\(\): stopped by you"), interrupted_inside():
         another.stop()
     assert spark.current() is None
     wait_until_nothing_lives(home)

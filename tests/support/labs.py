@@ -76,18 +76,26 @@ def until(condition: Callable[[], object], seconds: float = 300) -> None:
         time.sleep(0.02)
 
 
-def interrupt_inside(when: Callable[[], object] = lambda: True) -> None:
-    """Interrupt this process once its main thread is where the lab holds interrupts back, and `when` holds.
+@contextlib.contextmanager
+def interrupted_inside(when: Callable[[], object] = lambda: True) -> Iterator[None]:
+    """Interrupt the block once it is where the lab holds interrupts back, and `when` holds.
 
     A fixed time would be too short for that on a busy machine, and too long on a quick one.
     """
-    outside = signal.getsignal(signal.SIGINT)
+    outside, over = signal.getsignal(signal.SIGINT), threading.Event()
 
     def interrupt() -> None:
-        until(lambda: signal.getsignal(signal.SIGINT) is not outside and when())
-        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: over.is_set() or (signal.getsignal(signal.SIGINT) is not outside and when()))
+        if not over.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
 
-    threading.Thread(target=interrupt, daemon=True).start()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def runs(pid: int) -> bool:

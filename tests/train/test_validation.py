@@ -127,7 +127,7 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
         ("6", "validated"),
     ]  # fmt: skip
     hung = spans_of(panel, "validation")[2]
-    assert hung.end > hung.begin
+    assert hung.end - hung.begin > 10  # its limit is 20 s
     # The training did not wait for it: its last epoch began before the one that hung was given up.
     assert spans_of(panel, "training")[-1].begin < hung.end
     kept = runs.latest("run").extra["checkpoints"]
