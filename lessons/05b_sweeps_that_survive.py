@@ -77,8 +77,8 @@ assert results.get_best_result().config["x"] == 4
 
 # %% [markdown]
 # ### Exercise 05b-1 ★★★ · Pick up the work
-# This is gradient descent on (x − 3)² with a momentum. If its process is killed, it starts again with x = 0. Change it so that it reports the loss with a checkpoint after each step, and resumes from there. After a failure no step runs twice, and there are `config["steps"]` steps overall. Their losses
-# are those of a trial that never failed. What has to be in the checkpoint? `once_more` is the setting that starts a failed trial one more time. The check lets a trial fail after its second report, on your cluster.
+# This is gradient descent on (x − 3)² with a momentum. If its process is killed, it starts again with x = 0. Change it so that it reports the loss with a checkpoint after each step, and resumes from there. After a failure no step runs twice, and there are `config["steps"]` steps overall, with the
+# same losses as in a trial that never failed. What has to be in the checkpoint? `once_more` is the setting that starts a failed trial one more time. The check lets a trial fail after its second report, on your cluster.
 
 # %%
 import json
