@@ -365,11 +365,12 @@ figure
 # %% tags=["claim"]
 assert 13 < best / 60 < 14 and abs(simulate(best) - 2 * save_takes / best) < 0.01
 assert np.argmin(simulated) in range(np.argmin(lost) - 3, np.argmin(lost) + 4)
+assert np.mean(failures % interval[-1] < interval[-1] / 2) > 0.6
 assert 1.2 < (save_takes / best / 2 + best / failure_every) / (2 * save_takes / best) < 1.3
 
 # %% [markdown]
 # The curve is a flat U. At its lowest point, after about 13 minutes, saving and repeating cost equally much, and together about 7 % of the time. If your interval is twice the best one, you lose only a quarter more, so a rough estimate of *s* and *m* is good enough. At both ends the
-# formula counts more saves than there are, so the simulation loses less. With a very short interval, the saves themselves take so long that fewer of them fit into an hour. With a very long one, most failures come before the first save.
+# simulation loses less than the formula says. With a very short interval, the saves themselves take so long that fewer of them fit into an hour. In a very long interval, most failures come in its first half, so on average they cost less than half of it.
 #
 # ### Exercise 08-4 ★ · Your interval
 # Write the function that returns the best interval in *steps*, rounded to a whole number, and at least 1. A machine fails every `machine_hours` hours on average, and the run uses `machines` of them. What counts is how often *any* of them fails.
@@ -540,7 +541,7 @@ assert 8 <= reached <= 30, (fault, reached)
 assert repeated <= 10 and len(warned.best_checkpoints) >= 1
 
 # %% [markdown]
-# With `on_notice` the run saved after every fifth step once the notice had come, so it loses only a few. Without a notice it would have saved nothing at all. Some machines die without one, so a real run combines `on_notice` with an interval.
+# With `on_notice` the run saved after every fifth step once the notice had come, so it loses at most a few. Without a notice it would have saved nothing at all. Some machines die without one, so a real run combines `on_notice` with an interval.
 #
 # You didn't set `max_failures` this time, and the run still survived. Ray counts announced losses separately, and by default it allows any number of them: `FailureConfig(max_preemption_failures=-1)`. This part of Ray is *alpha*, so it may change.
 
