@@ -233,10 +233,11 @@ process.kill()
 print("exit status", process.wait(), "after", len(steps()), "steps")
 
 # %% [markdown]
-# The folder of the sweep has everything but your code. So `tune.Tuner.restore` needs the path, the filesystem, and *the same trainable*. The path has to be the sweep's, not that of the folder above it: `tune.Tuner.can_restore`
+# The folder of the sweep has everything but your code. So `tune.Tuner.restore` needs the path, the filesystem, and *the same trainable*. The path has to be the sweep's, not that of a trial in it: `tune.Tuner.can_restore`
 # checks that. The trials can't import a file from your disk, so `register_pickle_by_value` sends them the code of this module, as in lesson 03b.
 
 # %%
+from pyarrow.fs import FileSelector, FileType
 from ray import cloudpickle
 
 sys.path.insert(0, str(home))
@@ -244,8 +245,14 @@ import killed_sweep
 
 cloudpickle.register_pickle_by_value(killed_sweep)
 sweep = f"{path}/{name}"
-print(tune.Tuner.can_restore(sweep, storage_filesystem=store.filesystem))
-print(tune.Tuner.can_restore(path, storage_filesystem=store.filesystem))
+inside = store.filesystem.get_file_info(FileSelector(sweep))
+trial = next(info.path for info in inside if info.type == FileType.Directory)
+for folder_in_store in (sweep, trial):
+    can_restore = tune.Tuner.can_restore(folder_in_store, storage_filesystem=store.filesystem)
+    print(can_restore, folder_in_store)
+
+# %% tags=["claim"]
+assert tune.Tuner.can_restore(sweep, storage_filesystem=store.filesystem) and not can_restore
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Four trials have to count to twelve. How many lines will the log have after the restored sweep?
