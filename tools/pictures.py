@@ -387,24 +387,23 @@ def life_of_metrics(d: Drawing) -> None:
 def failure(d: Drawing) -> None:
     """What a failure costs.
 
-    A training saves after steps 10 and 20. After step 25 a rank dies. The second attempt loads the checkpoint
-    and goes on with step 21, so steps 21 to 25 are trained twice; between the attempts nothing is trained.
+    A run saves after every 10 steps. After step 17 a rank dies. The second attempt loads the checkpoint and
+    continues with step 11, so steps 11 to 17 are trained twice; between the attempts nothing is trained.
     """
     d.text(20, 52, "first attempt", style="b", room=110)
     d.text(20, 122, "second attempt", style="b", room=110)
     d.box(130, 28, 120, 38, "steps 1 to 10")
-    d.box(266, 28, 120, 38, "11 to 20")
-    d.box(402, 28, 72, 38, "21 to 25", kind="stop")
-    d.text(484, 52, "a rank dies", style="b", room=90)
-    for left in (251, 387):
-        d.box(left, 22, 14, 50, kind="store")
+    d.box(266, 28, 84, 38, "11 to 17", kind="stop")
+    d.text(360, 52, "a rank dies", style="b", room=90)
     d.text(258, 90, "checkpoint", style="n", anchor="middle", room=90)
-    d.text(394, 90, "checkpoint", style="n", anchor="middle", room=90)
-    d.box(484, 98, 90, 38, "restart", kind="node")
-    d.box(580, 98, 72, 38, "21 to 25", kind="stop")
-    d.box(656, 98, 84, 38, "26 to 30")
-    d.arrow((394, 94), (394, 117), (484, 117), dashed=True)
-    d.text(616, 154, "trained twice", style="n", anchor="middle", room=90)
+    d.box(360, 98, 90, 38, "restart", kind="node")
+    d.box(456, 98, 84, 38, "11 to 17", kind="stop")
+    d.box(544, 98, 54, 38, "to 20")
+    d.box(614, 98, 120, 38, "21 to 30")
+    for left, top in ((251, 22), (599, 92)):
+        d.box(left, top, 14, 50, kind="store")
+    d.arrow((258, 94), (258, 117), (360, 117), dashed=True)
+    d.text(498, 154, "trained twice", style="n", anchor="middle", room=90)
     d.arrow((130, 174), (740, 174))
     d.text(20, 178, "time", style="n")
 

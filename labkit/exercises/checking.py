@@ -101,7 +101,10 @@ def hint(id: str) -> Verdict:
 def _judge(exercise: Exercise, answers: tuple, seconds: float) -> Verdict:
     what = f"{exercise.id} · running your answer, at most {exercise.seconds:g} s"
     try:
-        if not answers or any(is_blank(answer) or answer is None for answer in answers):
+        blank = [answer for answer in answers if is_blank(answer) or answer is None]
+        if 0 < len(blank) < len(answers) and callable(blank[0]):
+            raise NotAttempted(f"{describe(blank[0])} does nothing yet")
+        if blank or not answers:
             raise NotAttempted
         with Waiting(what), limited(seconds, exercise.stuck):
             exercise.check(*answers)

@@ -35,8 +35,8 @@ _METHODS = ("setup", "reset_config", "step", "save_checkpoint", "load_checkpoint
     "What does the function have to know at its start, to go on after step 2? x is one third of it.",
     "Ask `tune.get_checkpoint()` before the loop. Save the velocity and the number of steps that are done, too, "
     "and begin the loop with it.",
-    'Save `{"x": x, "velocity": velocity, "done": step + 1}`. At the start: `with checkpoint.as_directory() as '
-    "place:` read the file, then `for step in range(done, …)`. And `tune.FailureConfig(max_failures=1)`.",
+    'Save `{"x": x, "velocity": velocity, "steps": step + 1}`. At the start: `with checkpoint.as_directory() as '
+    'place:` read the file, then `for step in range(state["steps"], …)`. And `tune.FailureConfig(max_failures=1)`.',
     seconds=90,
     stuck="a loop that doesn't end, or a cluster without a free CPU",
 )
@@ -52,15 +52,19 @@ def _picks_up(descend: Any, once_more: Any) -> None:
     })  # fmt: skip
     rate, steps = 0.1, 5
     with folder_of_check() as folder:
-        log = Path(folder, "losses.txt")
+        log, used = Path(folder, "losses.txt"), Path(folder, "used.txt")
         log.touch()
         run = tune.RunConfig(storage_path=folder, failure_config=once_more)
         space = {"lr": {"grid_search": [rate]}, "steps": steps}
         options = tune.TuneConfig(metric="loss", mode="min")
-        trainable = _failing_once(descend, str(log))
+        trainable = _failing_once(descend, str(log), str(used))
         run_tuner(tune.Tuner(trainable, param_space=space, tune_config=options, run_config=run), "descend")
         losses = [float(line) for line in log.read_text().split()]
+        uses = [int(line) for line in used.read_text().split()]
     expected, slowed = _with_momentum(rate, steps), _with_momentum(rate, 3, forgets_after=2)
+    if len(losses) == 1:
+        hears = "it reports once, and Tune should hear from it after each step"
+        raise Wrong(f"{hears}. If you report a metric `done`, Tune ends the trial: choose another name")
     if len(losses) < 3:
         raise Wrong(f"it reports {len(losses)} times; Tune should hear from it after each step")
     for done, loss in enumerate(losses[:2], start=1):
@@ -70,10 +74,14 @@ def _picks_up(descend: Any, once_more: Any) -> None:
     near = {slowed[2]: "that is with a velocity of 0: x resumed, and the velocity didn't"}
     close_to(losses[2], expected[2], what="after the failure, the loss of the next step", mistakes=near)
     if len(losses) != steps:
-        why = "x resumed, and the count of steps didn't" if len(losses) > steps else "some are left out"
+        why = "the count of steps resumed, and is off by one"
+        if abs(len(losses) - steps) > 1:
+            why = "x resumed, and the count of steps didn't"
         raise Wrong(f"it makes {len(losses)} steps instead of {steps}: {why}")
     for done, loss in enumerate(losses, start=1):
         close_to(loss, expected[done - 1], what=f"with a failure after step 2, the loss after step {done}")
+    if uses[-1] > uses[0] * (steps - 2) / 2:  # of the learning rate: for two steps, and for three
+        raise Wrong("after the failure it computes the steps before it once more: load x from the checkpoint")
 
 
 def _with_momentum(lr: float, steps: int, forgets_after: int = -1) -> list[float]:
@@ -87,15 +95,36 @@ def _with_momentum(lr: float, steps: int, forgets_after: int = -1) -> list[float
     return losses
 
 
-def _failing_once(descend: "Callable", log: str) -> "Callable":
-    """The trial, which notes each loss that is reported, and raises after the second."""
+class _Rate(float):
+    """A learning rate that counts how often something is multiplied by it."""
+
+    used = 0
+
+    def __mul__(self, other: Any) -> Any:
+        self.used += 1
+        return float(self) * other
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> float:
+        self.used += 1
+        return -float(self)
+
+
+def _failing_once(descend: "Callable", log: str, used: str) -> "Callable":
+    """The trial, which notes each loss that is reported, and raises after the second.
+
+    `used` gets a line for each attempt: how often it multiplied by the learning rate.
+    """
 
     def trial(config: dict) -> None:
         from ray import tune
 
-        report = tune.report
+        report, rate = tune.report, _Rate(config["lr"])
 
         def noted(metrics: dict, **options: Any) -> None:
+            if isinstance(place := options.get("checkpoint"), (str, Path)):
+                raise TypeError(f"checkpoint={str(place)!r}: that is a path and not a tune.Checkpoint")
             with open(log, "a") as file:
                 file.write(f"{float(metrics['loss'])!r}\n")
             report(metrics, **options)
@@ -105,9 +134,11 @@ def _failing_once(descend: "Callable", log: str) -> "Callable":
 
         tune.report = noted
         try:
-            descend(config)
+            descend(config | {"lr": rate})
         finally:
             tune.report = report
+            with open(used, "a") as file:
+                file.write(f"{rate.used}\n")
 
     return trial
 
@@ -115,7 +146,7 @@ def _failing_once(descend: "Callable", log: str) -> "Callable":
 @LESSON.exercise(
     "05-2 · A trainable class of your own",
     "Which two values does the next step depend on? `setup` and `reset_config` set both of them.",
-    "`save_checkpoint` writes `self.x` to a file in `folder`, and `load_checkpoint` reads it from there.",
+    "`save_checkpoint` writes `self.x` to a file in `place`, and `load_checkpoint` reads it from there.",
     'In `reset_config`: `self.x, self.lr = 0.0, config["lr"]`, then `return True`. `setup` calls it.',
     seconds=60,
     stuck="a method that doesn't return, or a cluster without a free CPU",
@@ -140,6 +171,7 @@ def _trainable(cls: Any) -> None:
         result_of(other.load_checkpoint, folder, what="load_checkpoint")
     fact = "the saved trial's next step would give another one"
     close_to(_loss(other), _expected(0.1, 3), what="after load_checkpoint the loss", otherwise=fact)
+    _keeps_its_rate(cls, one)
     one.config = {"lr": 0.25}  # as Tune does before it calls reset_config
     if (returned := result_of(one.reset_config, one.config, what="reset_config")) is not True:
         raise Wrong(f"reset_config returns {describe(returned)}: only True tells Tune that it worked")
@@ -151,6 +183,23 @@ def _trainable(cls: Any) -> None:
     results = run_sweep(cls, {"lr": {"grid_search": rates}}, iterations=3, name="your trainable")
     for rate, result in zip(rates, results, strict=True):
         close_to(result.metrics["loss"], _expected(rate, 3), what=f"in the sweep, the loss for lr={rate}")
+
+
+def _keeps_its_rate(cls: type, saved: Any) -> None:
+    """As population based training does: a trial loads the checkpoint of one with another learning rate."""
+    other = _trial(cls, 0.25)
+    with tempfile.TemporaryDirectory() as folder:
+        result_of(saved.save_checkpoint, folder, what="save_checkpoint")
+        result_of(other.load_checkpoint, folder, what="load_checkpoint")
+    x = 3 - 3 * (1 - 2 * 0.1) ** 2
+    found, what = _loss(other), "after load_checkpoint in a trial with lr=0.25 the loss"
+    near = {_after(x, 0.1): "load_checkpoint brings back the saved trial's learning rate: load only x"}
+    close_to(found, _after(x, 0.25), what=what, mistakes=near)
+
+
+def _after(x: float, lr: float) -> float:
+    """The loss after a step from x."""
+    return ((x - 3) * (1 - 2 * lr)) ** 2
 
 
 def _trial(cls: type, lr: float) -> Any:
@@ -175,7 +224,7 @@ def _expected(lr: float, steps: int) -> float:
     "05b-2 · Make the change count",
     "What does `Digits.load_checkpoint` load besides the weights, and where is the learning rate in it?",
     "Call `super().load_checkpoint(place)` first. Which value has to be set afterwards?",
-    'Afterwards: `for group in self.optimizer.param_groups: group["lr"] = float(self.config["lr"])`.',
+    'Afterwards: `for group in self.optimizer.param_groups: group["lr"] = self.config["lr"]`.',
     seconds=30,
     stuck="a method that doesn't return",
 )
@@ -218,7 +267,8 @@ def _started(cls: type, lr: float, train: Any, valid: Any) -> Any:
     "05-5 · Drivers and workers",
     "What does one trial use, all in all, at the same time? Count CPUs first, then GPUs.",
     "All of its workers, and its driver. How often does that fit into the CPUs, and how often into the GPUs?",
-    "The smaller of `cpus // (workers * worker_cpus + driver_cpus)` and `gpus // (workers * worker_gpus)`.",
+    "`int(cpus // (workers * worker_cpus + driver_cpus))`. And only if `worker_gpus` isn't 0, the smaller of that "
+    "and `int(gpus // (workers * worker_gpus))`.",
 )
 def _at_once(trials_at_once: Any) -> None:
     # cpus, gpus, workers, CPUs and GPUs per worker, CPUs per driver, the answer, a likely mistake, a remark
@@ -231,11 +281,14 @@ def _at_once(trials_at_once: Any) -> None:
         (64, 8, 4, 1, 1, 0.5, 2, 14, "each worker also needs a GPU, and there are only 8"),
         (5, 8, 2, 1, 1, 0.5, 2, 4, "there are enough GPUs, but not enough CPUs"),
         (4, 6, 2, 0, 1, 0.5, 3, 1, "a worker that asks for 0 CPUs needs none"),
+        (8, 0, 2, 1, 1, 0.5, 0, 3, "each worker needs a GPU, and there is none"),
     ):
         cpus, _, workers, worker_cpus, _, driver_cpus = args
         exact = cpus / (workers * worker_cpus + driver_cpus)
         near = {mistake: remark, exact: "there are only whole trials"}
         returns(trials_at_once, args, expected, name="trials_at_once", mistakes=near)
+    found = number(trials_at_once(8, 0, 2, 1, 0, 0.5))
+    expect_type(found, "int", what="trials_at_once(8, 0, 2, 1, 0, 0.5)")
 
 
 def run_tuner(tuner: Any, name: str) -> "ResultGrid":

@@ -3,12 +3,21 @@
 from pathlib import Path
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, expect_function, expect_type, list_is, number, result_of
+from labkit.exercises.answers import (
+    Wrong,
+    close_to,
+    expect_function,
+    expect_type,
+    list_is,
+    number,
+    result_of,
+)
 from labkit.exercises.registry import Lesson
 from labkit.exercises.running import returned, run_loop
 
 LESSON = Lesson("08", "When machines fail")
 _STEPS, _FAILS_AFTER = 9, 5
+_NOTHING = "'NoneType'"  # in what Python says if a function returns nothing, and its result is used
 _LOSSES = ((0.9, 0.8), (0.4, 0.8), (0.2, 0.7), (0.1, 0.3))  # of rank 0 and rank 1, in each step
 
 
@@ -28,7 +37,8 @@ def _complete(save_state: Any, load_state: Any, before_step: Any) -> None:
     for name, function in config.items():
         expect_function(function, f"{name}_step" if name == "before" else f"{name}_state")
     name = "the loop with your functions"
-    whole, resumed = returned(_fails_and_resumes, config, name=name, max_failures=1)
+    near = {_NOTHING: "load_state returns nothing, and the number of steps that are done is expected"}
+    whole, resumed = returned(_fails_and_resumes, config, name=name, max_failures=1, remarks=near)
     _random_numbers(whole["draws"])
     near = {
         _FAILS_AFTER + 1: "that leaves out a step: `step` is the number of steps that are done",
@@ -57,6 +67,11 @@ def _random_numbers(draws: list[list[float]]) -> None:
         raise Wrong("both ranks draw the same random numbers, so they drop the same units: use the rank")
     if len({rank[0] for rank in draws}) < len(draws):
         raise Wrong("several steps draw the same random numbers: use the step")
+    first = {one: step for step, (one, _) in enumerate(draws)}
+    for step, (_, other) in enumerate(draws):
+        if other in first:
+            said = f"step {first[other]} on rank 0 draws the numbers of step {step} on rank 1"
+            raise Wrong(f"{said}: no two seeds may be equal")
 
 
 @LESSON.exercise(
@@ -69,13 +84,21 @@ def _random_numbers(draws: list[list[float]]) -> None:
 )
 def _agree(good_enough: Any) -> None:
     """A loop on two workers, whose losses differ, that reports where the function returns True."""
-    saved = returned(_saves_if, {"good_enough": good_enough}, name="the loop with your function")
+    config, name = {"good_enough": good_enough}, "the loop with your function"
+    near = {
+        _NOTHING: "`all_reduce` changes the tensor in place and returns nothing: use the tensor afterwards"
+    }
+    saved = returned(_saves_if, config, name=name, remarks=near)
     near = {
         (): "the mean is below 0.5 in steps 3 and 4",
         (2, 3, 4): "in step 2 only rank 0 is below 0.5, and the mean isn't",
-        (4,): "in step 3 the mean is below 0.5 already: that is the sum, or the largest of the losses",
+        (4,): "in step 3 the mean is below 0.5 already: is that the sum, the largest loss, or a vote?",
     }
     list_is(saved, [3, 4], what="the list of steps that save", mistakes=near)
+    if run_loop(_saves_alone, config, name=name)[0].return_value:
+        raise Wrong(
+            "with one worker and a loss of 0.8 it returns True: divide by the number of ranks, not by 2"
+        )
 
 
 @LESSON.exercise(
@@ -92,7 +115,7 @@ def _present(save_model: Any) -> None:
 
     for workers, count in ((0, "one worker"), (2, "two workers")):
         config = {"save": save_model}
-        _, reports = run_loop(_saves, config, num_workers=workers, name="the loop with your function")
+        result, reports = run_loop(_saves, config, num_workers=workers, name="the loop with your function")
         kept = [checkpoint for _, checkpoint in reports if checkpoint is not None]
         if not kept:
             raise Wrong(f"with {count}, no checkpoint is saved: which rank does that, and does it exist?")
@@ -102,6 +125,8 @@ def _present(save_model: Any) -> None:
             names = list(torch.load(file, weights_only=True))
         if names != ["weight", "bias"]:
             raise Wrong(f"with {count}, model.pt has {', '.join(names)}: save the model inside the wrapper")
+        if result.return_value > 1:
+            raise Wrong(f"with {count}, every rank writes the same file: one of them is enough")
 
 
 @LESSON.exercise(
@@ -112,7 +137,13 @@ def _present(save_model: Any) -> None:
 )
 def _interval(best_interval: Any) -> None:
     seconds = "divide by step_seconds"
-    one = {10392: "that is for one machine", 2078: seconds, 17: "machine_hours is in hours"}
+    one = {
+        10392: "that is for one machine",
+        103923: "with more machines, failures come more often: divide by their number",
+        735: "under the root there is a factor of 2",
+        2078: seconds,
+        17: "machine_hours is in hours",
+    }
     for arguments, right, mistakes in (
         ((2.0, 60.0, 1000.0, 100), 1039, one),
         ((0.5, 10.0, 500.0, 1), 12000, {6000: seconds}),
@@ -124,11 +155,40 @@ def _interval(best_interval: Any) -> None:
         expect_type(found, "int", what=what)
 
 
-def _saves(config: dict) -> None:
+def _saves(config: dict) -> int:
+    """How many ranks report a checkpoint."""
+    import ray.train
     import torch
     from ray.train.torch import prepare_model
 
-    config["save"](prepare_model(torch.nn.Linear(4, 1)), 1)
+    report, saved = ray.train.report, torch.zeros(1)
+
+    def noted(metrics: dict, checkpoint: Any = None, **options: Any) -> None:
+        saved.add_(checkpoint is not None)
+        report(metrics, checkpoint=checkpoint, **options)
+
+    model = prepare_model(torch.nn.Linear(4, 1))
+    ray.train.report = noted
+    try:
+        config["save"](model, 1)
+    finally:
+        ray.train.report = report
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(saved)
+    return int(saved)
+
+
+def _saves_alone(config: dict) -> bool:
+    """What a run with one worker decides, in this process: its process group has one rank."""
+    import torch.distributed as dist
+
+    if is_new := not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        return bool(config["good_enough"](0.8))
+    finally:
+        if is_new:
+            dist.destroy_process_group()
 
 
 def _saves_if(config: dict) -> list[int]:

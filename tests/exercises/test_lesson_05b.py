@@ -1,5 +1,6 @@
 """The exercises of lesson 05b: what is said of a mistake."""
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from ray import tune
 
 from labkit.exercises import check, registry
+from labkit.exercises.answers import Wrong
 from verdicts import changes, solution, verdicts
 
 lesson_05b = registry.load("05b")
@@ -39,6 +41,15 @@ CHANGED = {
         ),
         ({'Path(place, "x.txt").write_text(repr(self.x))': "return {}"}, "no file"),
         ({"self.x = float(Path(": "print(Path("}, "the saved trial's next step"),
+        (
+            {
+                "repr(self.x)": 'f"{self.x!r} {self.lr!r}"',
+                'self.x = float(Path(place, "x.txt").read_text())': (
+                    'self.x, self.lr = map(float, Path(place, "x.txt").read_text().split())'
+                ),
+            },
+            "brings back the saved trial's learning rate",
+        ),
         ({'self.x = float(Path(place, "x.txt").read_text())': "..."}, "load_checkpoint does nothing yet"),
     ],
 }
@@ -100,7 +111,7 @@ STATE = 'torch.load(f"{place}/state.pt", weights_only=True)'
 LOADED = {
     "05b-2": [
         ({}, "solved"),
-        ({'group["lr"] = float(self.config["lr"])': "pass"}, "the optimizer's state brought it back"),
+        ({'group["lr"] = self.config["lr"]': "pass"}, "the optimizer's state brought it back"),
         ({LOAD: f'self.model.load_state_dict({STATE}["model"])'}, "no momentum"),
         ({LOAD: f'self.optimizer.load_state_dict({STATE}["optimizer"])'}, "the weights of the checkpoint"),
     ],
@@ -113,7 +124,11 @@ def test_a_changed_learning_rate_is_used(id, change, said):
     assert said in repr(check(id, *solution(id, change, Digits=Digits, **rows)))
 
 
-def descends(*, resume=True, count=True, velocity=True, skip=0):
+class Ended(Exception):
+    """What Tune does to a trial that reports that it is done."""
+
+
+def descends(*, resume=True, count=True, velocity=True, skip=0, minus=False, place=None, **metrics):
     """Gradient descent that picks up its work, and versions with a mistake; it knows no engine."""
 
     def descend(config):
@@ -122,11 +137,26 @@ def descends(*, resume=True, count=True, velocity=True, skip=0):
             x, done = checkpoint["x"], checkpoint["done"] + skip
             speed = checkpoint["speed"] if velocity else 0.0
         for step in range(done if count else 0, config["steps"]):
-            speed = 0.5 * speed - config["lr"] * 2 * (x - 3)
+            speed = 0.5 * speed + (-config["lr"] * 2 if minus else 2 * -1 * config["lr"]) * (x - 3)
             x += speed
-            tune.report({"loss": (x - 3) ** 2}, checkpoint={"x": x, "speed": speed, "done": step + 1})
+            state = {"x": x, "speed": speed, "done": step + 1}
+            tune.report({"loss": (x - 3) ** 2, **metrics}, checkpoint=place or state)
 
     return descend
+
+
+def replays(config):
+    """It reports only the steps after those of the checkpoint, and computes all of them."""
+    checkpoint, x, speed = tune.get_checkpoint() or {"done": 0}, 0.0, 0.0
+    for step in range(config["steps"]):
+        speed = 0.5 * speed - config["lr"] * 2 * (x - 3)
+        x += speed
+        if step >= checkpoint["done"]:
+            tune.report({"loss": (x - 3) ** 2}, checkpoint={"done": step + 1})
+
+
+def at_its_end(config):
+    tune.report({"loss": 1.0}, checkpoint={})
 
 
 ONCE = tune.FailureConfig(max_failures=1)
@@ -138,8 +168,14 @@ ONCE = tune.FailureConfig(max_failures=1)
         (descends(), ONCE, "solved"),
         (descends(resume=False), ONCE, "starts from scratch"),
         (descends(velocity=False), ONCE, "the velocity didn't"),
-        (descends(count=False), ONCE, "it makes 7 steps instead of 5"),
-        (descends(skip=1), ONCE, "it makes 4 steps instead of 5"),
+        (descends(count=False), ONCE, "it makes 7 steps instead of 5: x resumed, and the count"),
+        (descends(minus=True), ONCE, "solved"),
+        (descends(skip=1), ONCE, "it makes 4 steps instead of 5: the count of steps resumed, and is off"),
+        (descends(skip=-1), ONCE, "it makes 6 steps instead of 5: the count of steps resumed, and is off"),
+        (descends(done=1), ONCE, "it reports once, and Tune should"),
+        (at_its_end, ONCE, "If you report a metric `done`"),
+        (replays, ONCE, "computes the steps before it once more"),
+        (descends(place="/tmp/x"), ONCE, "'/tmp/x': that is a path and not a tune.Checkpoint"),
         (lambda config: config["lr"], ONCE, "it reports 0 times"),
         (descends(), tune.FailureConfig(), "isn't started again"),
         (descends(), tune.FailureConfig(max_failures=-1), "started forever"),
@@ -153,12 +189,20 @@ def test_a_trial_picks_up_its_work(answer, failures, said, monkeypatch):
         trial, space = tuner["trainable"], tuner["param_space"]
         config = {"lr": space["lr"]["grid_search"][0], "steps": space["steps"]}
         try:
-            trial(config)
+            with contextlib.suppress(Ended):
+                trial(config)
         except OSError:
             trial(config)
+        except TypeError as error:  # as the real one does
+            raise Wrong(str(error)) from error
+
+    def report(metrics, checkpoint):
+        kept.append(checkpoint)
+        if metrics.get("done"):
+            raise Ended
 
     monkeypatch.setattr(tune, "Tuner", lambda trainable, **options: {"trainable": trainable, **options})
-    monkeypatch.setattr(tune, "report", lambda metrics, checkpoint: kept.append(checkpoint))
+    monkeypatch.setattr(tune, "report", report)
     monkeypatch.setattr(tune, "get_checkpoint", lambda: kept[-1] if kept else None)
     monkeypatch.setattr(lesson_05b, "run_tuner", run)
     assert said in repr(check("05b-1", answer, failures))
@@ -167,6 +211,11 @@ def test_a_trial_picks_up_its_work(answer, failures, said, monkeypatch):
 def drivers(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
     by_cpus = int(cpus // (workers * worker_cpus + driver_cpus))
     return by_cpus if worker_gpus == 0 else min(by_cpus, int(gpus // (workers * worker_gpus)))
+
+
+def asks_for_the_clusters_gpus(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
+    by_cpus = int(cpus // (workers * worker_cpus + driver_cpus))
+    return min(by_cpus, int(gpus // (workers * worker_gpus))) if gpus and worker_gpus else by_cpus
 
 
 def one_driver_in_all(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
@@ -191,6 +240,8 @@ SAID = {
         (lambda *args: max(1, drivers(*args)), "does not fit"),
         (one_driver_in_all, "a driver of its own"),
         (lambda *args: drivers(*args[:3], max(1, args[3]), *args[4:]), "asks for 0 CPUs needs none"),
+        (asks_for_the_clusters_gpus, "there is none"),
+        (lambda *args: float(drivers(*args)), "an int is expected"),
         (lambda cpus, gpus, *rest: gpus // 2 if gpus else drivers(cpus, gpus, *rest), "is 4"),
     ],
 }
