@@ -199,7 +199,7 @@ def _loss_after(rate: float, steps: int) -> float:
 
 @LESSON.exercise(
     "05-4 · Fix this sweep",
-    "Go line by line. What does `descend` read and report? How many CPUs does a node have?",
+    "Go line by line. What does `descend_once` read and report? How many CPUs does a node have?",
     "A plain list isn't searched. And a hill should be high; what about a loss?",
     '`{"CPU": 1}`, `{"lr": tune.grid_search([…])}`, `metric="loss"`, `mode="min"`.',
     seconds=60,
