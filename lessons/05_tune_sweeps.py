@@ -405,8 +405,8 @@ check("05-6", descend, search)
 
 # %% [markdown]
 # ## The best model, tested once
-# `get_best_result()` compares the *last* reports, so it may find less than the best accuracy that the panel has shown. With `scope="all"` it compares each trial's best report, but the result's checkpoint is still the last one. Load it, and
-# let it meet the test images, which have played no part so far:
+# `get_best_result()` compares the *last* reports, so it may find less than the best accuracy that the panel has shown. With `scope="all"` it compares each trial's best report, but the result's `checkpoint` is still the last one;
+# `get_best_checkpoint("accuracy", "max")` finds the best one. Load the last one, and let it meet the test images, which have played no part so far:
 
 # %%
 best = results.get_best_result()

@@ -122,7 +122,7 @@ def _is_as_asked(tuner: Any) -> None:
     if first != 1:
         raise Wrong(f"the first rung is after {first:g} steps; you were asked for 1")
     if second == math.inf:
-        raise Wrong("there is a rung after 1 step and none after 3: what is max_t?")
+        raise Wrong("there is a rung after 1 step and none after 3: what are max_t and reduction_factor?")
     if second != 3:
         raise Wrong(f"the factor is {second:g}: one trial in {second:g} continues, and not the best third")
 

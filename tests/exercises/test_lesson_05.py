@@ -136,7 +136,7 @@ def test_the_range_of_a_learning_rate(lr, said, monkeypatch, tmp_path):
         (HyperBandScheduler(), "the scheduler is HyperBandScheduler"),
         (ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3), "the first rung is after 3 steps"),
         (ASHAScheduler(max_t=9, grace_period=1, reduction_factor=4), "the factor is 4: one trial in 4"),
-        (ASHAScheduler(max_t=1, grace_period=1, reduction_factor=3), "what is max_t?"),
+        (ASHAScheduler(max_t=1, grace_period=1, reduction_factor=3), "what are max_t and"),
     ],
 )
 def test_the_rungs_of_a_sweep(scheduler, said, monkeypatch, tmp_path):
