@@ -53,6 +53,7 @@ from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 
 
 def train_loop(config):
+    torch.manual_seed(0)  # each run starts with the same weights
     model = prepare_model(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = prepare_data_loader(DataLoader(config["images"], batch_size=32))
@@ -66,11 +67,13 @@ def train_loop(config):
 
 
 # %% [markdown]
-# - `prepare_model` makes the workers average their gradients in each `backward()`. So all of them make the same update, and their models stay equal.
+# - `prepare_model` copies the weights of worker 0 to the others, and makes all of them average their gradients in each `backward()`. So the models start equal, get the same updates, and stay equal.
 # - `prepare_data_loader` gives each worker its own part of the rows, a **shard**.
 # - `ray.train.report` collects metrics.
 #
 # `TorchTrainer` runs this function in two **workers**, which are separate Python processes. The panel follows the run from outside: your loop doesn't know about it.
+#
+# Before you run it, guess. You remember a surprise better than a fact. A prediction is for you alone, and you can skip it.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Both workers take 32 rows per step. How many rows does one update of the model use?
@@ -97,8 +100,6 @@ reveal("00-a", 2 * 32)
 
 # %% [markdown]
 # That was a distributed training run. Each update used 64 rows, 32 from each worker; this number is called the **global batch**.
-#
-# A prediction is for you alone. You remember a surprise better than a fact, so guess before you run the cell that answers. You can also skip it.
 
 # %% [markdown] tags=["instructor"]
 # **A prediction with a number that feels silly.** Say: "It isn't graded. You learn from the distance between your guess and the measurement."
@@ -108,6 +109,7 @@ reveal("00-a", 2 * 32)
 # | in the panel | what it means |
 # |---|---|
 # | phases | what the run is doing, and for how long: starting workers, training, and so on |
+# | between epochs | the time outside of the steps; here it goes into `report` |
 # | epoch, loss, rows/s | how far the run is, the latest loss, and how many images all workers process per second |
 # | waiting for data | the share of the time in which the model had nothing to do, because the next batch wasn't there yet |
 #
@@ -115,7 +117,7 @@ reveal("00-a", 2 * 32)
 
 # %% [markdown]
 # ### Exercise 00-1 ★ · The steps of an epoch
-# An **epoch** is one pass over all rows. This time, a single process trains on all 1,437 rows in batches of 64. How many steps does an epoch have, and how many rows are left for the last one?
+# An **epoch** is one pass over all rows. This time, a single process trains on all 1,437 rows in batches of 64. How many steps does an epoch have, and how many rows does the last one have?
 
 # %%
 steps = ...  # your answer
@@ -160,18 +162,18 @@ class SlowImages(TensorDataset):
 # %% tags=["raises-exception"]
 from labkit.settings import Settings
 
-settings = Settings.from_env()
+epochs = 3 if Settings.from_env().small else 500  # 3 in tests, where no one presses Stop
 panel = TrainPanel("00-slow-data")
 trainer = TorchTrainer(
     train_loop,
-    train_loop_config={"images": SlowImages(*images.tensors), "epochs": 3 if settings.small else 500},
+    train_loop_config={"images": SlowImages(*images.tensors), "epochs": epochs},
     scaling_config=ScalingConfig(num_workers=2),
 )
 with panel.watch(trainer):
     trainer.fit()
 
 # %% [markdown]
-# The cell ends with one line instead of a traceback, the summary says *stopped by you*, and you can go on with the next cell. (`LABKIT_SMALL=1`, which tests use, makes all lessons shorter.)
+# The cell ends with one line instead of a traceback, the summary says *stopped by you*, and you can go on with the next cell.
 
 # %% [markdown] tags=["instructor"]
 # **Stop doesn't react during a cell.** Say: "Press ■ in the toolbar." Stop during a cell needs ipykernel 7 and JupyterLab 4.4 or newer.
@@ -209,8 +211,14 @@ without_waiting = record.rows_per_second / (1 - record.waiting_share)
 check("00-3", without_waiting, record)
 
 # %% [markdown]
-# Compare it with `runs.latest("00-first").rows_per_second`, the same loop with fast data. The two don't agree exactly: the share counts only what a worker waits for its own data. While one worker waits for its data, the other one waits for it in
-# `backward()`, and that isn't counted.
+# Your first run had fast data. It waited a little, too, so make the same estimate for it:
+
+# %%
+first = runs.latest("00-first")
+first.rows_per_second / (1 - first.waiting_share)
+
+# %% [markdown]
+# The estimate for slow data is usually a little lower. While one worker waits for its data, the other waits for it in `backward()`, and the share doesn't count that.
 #
 # Do this at work before you buy a faster GPU: if a run mostly waits for its data, the new GPU will wait, too.
 
@@ -230,6 +238,7 @@ check("00-3", without_waiting, record)
 # | Are more machines worth it? | 09 |
 # | My own data and model | 10 |
 # | The model doesn't fit on one GPU | 11 |
+# | What happens inside `backward()` and inside a sharded model? | 12, 12b |
 #
 # Each lesson starts its own cluster, and none needs the answers of an earlier one. What you have solved and predicted so far:
 
@@ -251,7 +260,7 @@ progress_table()
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The same kind of job in one process, as one script without Ray and without this lab, for comparison:
+# This is `notebooks/plain/00_welcome.py`: the lesson's model and loop in one process, without Ray and without this lab. At the end it measures the accuracy on test images.
 
 # %% [markdown] tags=["links"]
 # ## Official pages

@@ -36,9 +36,14 @@ def hill(config):
 
 
 # %% [markdown]
-# The **search space** describes which configurations are possible. `tune.grid_search` tries every value of its list. `tune.uniform` draws one value at random for each trial, and so do
-# `tune.choice`, which draws from a list, and `tune.loguniform`, which is the right one for a learning rate: it draws from 0.001 to 0.01 as often as from 0.01 to 0.1. Any other value is passed to every trial
-# unchanged. That includes a plain list: without `grid_search`, `[0.1, 1]` is *one* value. Finally, `num_samples=2` runs all of this twice.
+# The **search space** describes which configurations are possible:
+#
+# - `tune.grid_search` tries every value of its list.
+# - `tune.uniform` draws one value at random for each trial, and `tune.choice` draws it from a list.
+# - `tune.loguniform` is the right one for a learning rate: it draws from 0.001 to 0.01 as often as from 0.01 to 0.1.
+# - Any other value is passed to every trial unchanged. That includes a plain list: without `grid_search`, `[0.1, 1]` is *one* value.
+#
+# Finally, `num_samples=2` runs all of this twice.
 
 # %%
 space = {
@@ -71,7 +76,7 @@ reveal("05-a", len(results))
 # %% [markdown]
 # Multiply the lengths of the grids, then multiply by `num_samples`: 3 × 2 × 2. The random value multiplies nothing, because each trial draws its own.
 #
-# Above is Tune's own report, printed again every few seconds. From here on, the lab's panel shows the same in one place.
+# Above is Tune's own report. *Using FIFO* means that no trial is stopped early, and *1.0/3 CPUs* that trials reserve one CPU of three. From here on, the lab's panel shows it in one place.
 #
 # `fit()` returns a list of results, one for each trial, with its configuration, its last metrics and, if it saved one, its checkpoint. `get_best_result` compares them by `metric` and `mode`:
 
@@ -94,7 +99,7 @@ assert (best.config["a"], best.config["b"]) == (3, 20)
 #     "seed": 7,
 # }
 # ```
-# How many trials do you get with `num_samples=5`? How many if the width were `tune.choice([32, 64, 128, 256])` instead? If you're stuck, `hint("05-1")` shows the first of three hints.
+# How many trials do you get with `num_samples=5`? How many if the width were `tune.choice([32, 64, 128, 256])` instead?
 
 # %%
 trials = ...  # your answer
@@ -131,6 +136,7 @@ at_random = tuner.fit().get_dataframe()
 # %%
 import pandas
 
+# the middles of three equal parts of each range
 on_grid = pandas.DataFrame([{"config/a": a, "config/b": b} for a in (1.3, 4, 6.7) for b in (7, 20, 33)])
 on_grid["height"] = -((on_grid["config/a"] - 3) ** 2) - (on_grid["config/b"] - 20) ** 2 / 1000
 won = at_random["height"].max() > on_grid["height"].max()
@@ -164,7 +170,8 @@ assert 0.85 < np.mean((-((a - 3) ** 2) - (b - 20) ** 2 / 1000).max(axis=1) > on_
 #
 # ## A training loop that Tune can watch
 # Now for a real one, with the loop that you have at work. Two lines at the end of each epoch are new: one makes a checkpoint of a folder, and `tune.report` hands it to Tune together with the accuracy. Why after
-# every epoch, when only the last number counts? Because Tune can stop a bad trial only if it hears from it on the way.
+# every epoch, when only the last number counts? Because Tune can stop a bad trial only if it hears from it on the way. The weights are enough here, since no trial is resumed: that would need the optimizer's state, too. And the
+# function returns nothing: if it returned the model, Tune would raise an error, because it takes only a number or a dict.
 
 # %%
 import tempfile
@@ -201,7 +208,6 @@ def train_digits(config, train, valid):
             torch.save({"model": model.state_dict(), "epoch": epoch}, f"{place}/state.pt")
             checkpoint = tune.Checkpoint.from_directory(place)
             tune.report({"accuracy": accuracy(model, valid)}, checkpoint=checkpoint)
-    return model
 
 
 # %% [markdown]
@@ -226,19 +232,18 @@ test = as_rows(held_out.images, held_out.labels)
 # images, and test once.
 
 # %% [markdown]
-# Before you start any trial, call the function right here. Outside of a sweep `tune.report` only prints a warning, so a mistake shows up in seconds, with a traceback at your own line.
+# Before you start any trial, call the function right here. Outside of a sweep `tune.report` only prints a warning, so a mistake shows up in seconds, with a traceback at your own line. If there's only the warning, the function works.
 
 # %%
-tried = train_digits({"lr": 0.05, "momentum": 0.9, "epochs": 2}, train, valid)
-print(f"after two epochs: {accuracy(tried, valid):.3f}")
+train_digits({"lr": 0.05, "momentum": 0.9, "epochs": 2}, train, valid)
 
 # %% [markdown]
 # ## What a trial gets
 # Each trial runs in a process of its own, an **actor**, perhaps on another machine. Two functions prepare your trainable for that:
 #
 # - `tune.with_parameters` puts the images into Ray's object store once. Every trial on a machine reads them from there, instead of receiving its own copy inside the pickled function.
-# - `tune.with_resources` sets what a trial reserves. Tune runs as many trials at a time as fit into the cluster. Fractions work, too: with `{"GPU": 0.25}`, four trials share a GPU. A reserved GPU
-#   computes nothing by itself, so your code still has to move the model there.
+# - `tune.with_resources` sets what a trial reserves. Tune runs as many trials at a time as fit into the cluster. Fractions work, too: with `{"GPU": 0.25}`, four trials share a GPU. Your code still
+#   has to move the model there.
 
 # %%
 trainable = tune.with_resources(tune.with_parameters(train_digits, train=train, valid=valid), {"CPU": 1})
@@ -256,10 +261,10 @@ trainable = tune.with_resources(tune.with_parameters(train_digits, train=train, 
 #
 # - `grace_period=1`: the first rung comes after one iteration, and no trial is stopped before.
 # - `reduction_factor=3`: the best third continues, and each rung comes three times later than the one before.
-# - `max_t=27`: a trial ends there, however good it is. It is no rung.
+# - `max_t=27` isn't a rung: trials end there without being compared.
 #
 # ASHA doesn't wait until all trials have reached a rung: a trial is compared with those that got there *earlier*, and the first one always continues. That's the *asynchronous* in its name. No CPU idles, and the price is that
-# early trials have few others to lose against.
+# early trials have few others to lose against. In a grid these are always the first values of its lists, so draw at random when you use ASHA.
 
 # %%
 from labkit.tune import SweepPanel
@@ -274,7 +279,7 @@ tuner = tune.Tuner(
         num_samples=27,
         scheduler=ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3),
         reuse_actors=True,  # a process runs one trial after another: lesson 05b
-        max_concurrent_trials=2,
+        max_concurrent_trials=2,  # a third would fit, and two cores compute no faster
     ),
     run_config=tune.RunConfig(storage_path=folder),
 )
@@ -297,10 +302,11 @@ reveal("05-c", int(table["training_iteration"].sum()))
 # after the sweep shows where trials ended.
 
 # %% [markdown]
-# Each grey line is a trial, and the dotted lines are the rungs. If every rung let exactly a third through, as in the picture, the sweep would train 18·1 + 6·3 + 2·9 + 1·27 = 81 epochs. It usually trains one and a half to
-# three times that, because early trials have few others to lose against, and surprises people who computed the budget from the formula. Where did the trials end?
+# Each grey line is a trial, and the dotted lines are the rungs. If every rung let exactly a third through, as in the picture, the sweep would train 18·1 + 6·3 + 2·9 + 1·27 = 81 epochs. It trains anything from about that
+# number to nearly four times as many, depending on whether a good trial comes early: later ones then have to beat it. Where did the trials end?
 
 # %%
+print(f"{table['training_iteration'].sum() / 81:.1f} times 81 epochs")
 table.groupby("training_iteration").size().rename("trials that ended here")
 
 # %% tags=["claim"]
@@ -326,8 +332,15 @@ check("05-3", rungs, left)
 
 # %% [markdown]
 # ### Exercise 05-6 ★★★ · A sweep of your own
-# `descend` looks for the x at which (x − 3)² is smallest. It reports once, when everything is over, so no scheduler could stop it. Let it report after each of its `config["steps"]` steps, with a checkpoint: a folder in which the file `x.txt` contains x, as text. Then write `search(folder)`, which returns a `Tuner` with nine trials
-# of nine steps. Their learning rate is drawn from 0.001 to 1, from each power of ten equally often, and ASHA compares them after 1 and 3 steps and lets the best third continue. The check runs your sweep.
+# `descend` looks for the x at which (x − 3)² is smallest. It reports once, when everything is over, so no scheduler could stop it. Let it report after each of its `config["steps"]` steps, with a checkpoint: a folder in which
+# the file `x.txt` contains x, as text. Then write `search(folder)`, which returns a `Tuner`:
+#
+# - it runs nine trials of nine steps;
+# - their learning rate is drawn from 0.001 to 1, from each power of ten equally often;
+# - ASHA compares them after 1 and 3 steps;
+# - the best third continues.
+#
+# The check runs your sweep.
 
 
 # %%
@@ -392,7 +405,8 @@ check("05-6", descend, search)
 
 # %% [markdown]
 # ## The best model, tested once
-# The best result has the checkpoint of its last report. Load it, and let it meet the test images, which have played no part so far:
+# `get_best_result()` compares the *last* reports, so it may find less than the best accuracy that the panel has shown. With `scope="all"` it compares each trial's best report, but the result's `checkpoint` is still the last one;
+# `get_best_checkpoint("accuracy", "max")` finds the best one. Load the last one, and let it meet the test images, which have played no part so far:
 
 # %%
 best = results.get_best_result()
@@ -410,12 +424,14 @@ assert accuracy(model, valid) == best.metrics["accuracy"]
 assert accuracy(model, test) >= 0.95
 
 # %% [markdown]
-# Don't read too much into the winner. In the picture below a dot is a trial, and brighter is better. Several bright dots have nearly the same accuracy, and with another seed a different one of them would have won. What you can
-# trust is the *region*: if the learning rate is too small, the model learns too slowly, and if it's too large, training diverges. If you want to claim that one configuration beats another, run both with several seeds; lesson 10 shows
-# how many.
+# Don't read too much into the winner. In the picture below a dot is a trial: its colour is the accuracy when it ended, and its size is the number of epochs. Most were stopped after one epoch. Several bright dots have nearly
+# the same accuracy, and with another seed a different one of them would have won. What you can trust is the *region*: if the learning rate is too small, the model learns too slowly, and if it's too large, training diverges.
+# If you compare trials by a loss, a diverged one reports `nan`, and because every comparison with `nan` is false, ASHA never stops it. Report a large number instead, such as `loss if math.isfinite(loss) else 1e9`. To claim that
+# one configuration beats another, run both with several seeds; lesson 10 shows how many.
 
 # %%
-axes = table.plot.scatter("config/lr", "config/momentum", c="accuracy", logx=True, edgecolors="grey")
+sizes = 10 * table["training_iteration"]
+axes = table.plot.scatter("config/lr", "config/momentum", c="accuracy", s=sizes, logx=True, edgecolors="grey")
 
 # %% [markdown] tags=["instructor"]
 # **Another learning rate won on the neighbour's machine.** That's expected: the 27 configurations are drawn at random, without a seed. Say: "Compare
@@ -448,8 +464,7 @@ SweepPanel("05-slip").watch(greedy)
 
 # %% [markdown]
 # ### Exercise 05-4 ★★ · Fix this sweep
-# Five things are wrong in the cell below. (A single report at the end isn't one of them, since there is no scheduler.) Some of them make trials fail, one lets the sweep wait forever, and one returns the *worst* trial as the best. The check looks at the `Tuner` first, as
-# the panel did, and then runs it.
+# Five things are wrong in the cell below. (A single report at the end isn't one of them, since there is no scheduler.) Some of them make trials fail, one lets the sweep wait forever, and one returns the *worst* trial as the best.
 
 
 # %%

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Tour · One worker is killed, and the model comes out the same
+# # Tour · Kill a worker, and get the same model
 #
 # Five minutes, and nothing to type. Run the cells one after the other with **Shift+Enter**, and read as much or as little as you like.
 #
@@ -11,7 +11,7 @@
 
 # %% [markdown]
 # ## A cluster on this machine
-# This cell starts a Ray cluster. It is the same software that runs on a thousand machines; here it has one **node**, and the node is this computer.
+# This cell starts a Ray cluster. Ray also runs on a thousand machines; here it has one **node**, which is this computer.
 
 # %%
 from labkit import cluster
@@ -21,7 +21,7 @@ lab
 
 # %% [markdown]
 # ## A training loop
-# Here are a few hundred images and a small network, in plain PyTorch.
+# Here are 1,280 images and a small network, in plain PyTorch.
 
 # %%
 import torch
@@ -40,8 +40,7 @@ def make_model():
 
 
 # %% [markdown]
-# Each worker runs this loop, and you know most of it: a `DataLoader`, a loss, `backward()`, `step()`. Two calls make the training distributed: `prepare_model` makes the workers
-# average their gradients in every step, and `prepare_data_loader` gives each worker its own part of the images.
+# Each worker runs this loop. Two calls make the training distributed: `prepare_model` makes the workers average their gradients in every step, and `prepare_data_loader` gives each worker its own part of the images.
 #
 # `save` and `load` below write and read a checkpoint. The pause stands in for a larger model, so that there is something to watch.
 
@@ -121,7 +120,8 @@ print(f"one process: loss {alone.metrics['loss']:.3f}")
 
 # %% [markdown]
 # ## Two workers, and one of them dies
-# Two workers take 64 images each, so a step still uses 128. The setting `max_failures=1` allows one restart. The fault below kills one of them in the fourth epoch: the worker with **rank** 1, since ranks and epochs are counted from 0.
+# Two workers take 64 images each, so a step still uses 128. The setting `max_failures=1` allows one restart. The fault below kills the worker with **rank** 1 in its fourth epoch. Ranks, epochs and steps are counted from 0 in code,
+# and the panel counts epochs from 1: `epoch=3` is its epoch 4, and `step=4` comes after four steps of it.
 #
 # Watch the panel: the epochs, the loss, the moment when a worker dies, and the restart.
 
@@ -147,7 +147,8 @@ with panel.watch(trainer):
 fault
 
 # %% [markdown]
-# The epoch that was cut short had to start over, so a few steps were trained twice. What happened to the model?
+# The epoch that was cut short had to start over, so a few steps were trained twice. What happened to the model? The losses of the two runs differ, because each is one process's loss on its last batch:
+# 128 images in the first run, 64 in the second. So compare the weights:
 
 # %%
 one, two = alone.return_value, together.return_value
@@ -162,10 +163,10 @@ assert fault.outcome == "made"
 assert largest < 1e-4
 
 # %% [markdown]
-# The weights agree up to rounding. Two processes and a crash in between led to the same model as one undisturbed process, and you didn't have to do anything about it.
+# The weights agree up to rounding. Two processes and a crash led to the same model as one undisturbed process.
 #
-# That isn't luck, because three things are right here: both runs use the same 128 images in each step, the checkpoint contains the optimizer as well as the weights,
-# and the loop resumes with the epoch after the checkpoint. In these lessons you build each of them, and break each of them once.
+# That isn't luck, because three things are right here. Both runs use the same 128 images in each step: rank 0 takes the images 0, 2, 4 and so on, and rank 1 takes the others. The checkpoint contains the optimizer as well as the weights,
+# and the loop resumes with the epoch after the checkpoint. In these lessons you build each of them, and break it once.
 #
 # ## Where to go next
 # - [00 · Start here](00_welcome.ipynb): check your machine, and run the shortest distributed training there is.

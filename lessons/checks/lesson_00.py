@@ -41,5 +41,7 @@ def _without_waiting(rate: Any, record: Any) -> None:
         measured * (1 + waiting): "that would be the rate with a little less waiting, not with none",
         measured / waiting: "you divided by the share in which it waited, not by that in which it worked",
     }
-    # The digits that a reader copied from the panel are enough.
+    if (rounded := round(waiting, 2)) < 1:
+        near[measured / (1 - rounded)] = "the panel rounds the share; the record has more digits"
+    # The digits that a reader copied from the cell above are enough.
     close_to(rate, measured / (1 - waiting), rel=0.03, mistakes=near, what="your rate")

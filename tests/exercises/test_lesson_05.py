@@ -1,10 +1,13 @@
 """The exercises of lesson 05: what is said of a mistake."""
 
+import functools
+import random
 from types import SimpleNamespace
 
 import pandas
 import pytest
 from ray import tune
+from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 
 from labkit.exercises import check, registry
 from verdicts import verdicts
@@ -15,17 +18,24 @@ lesson_05 = registry.load("05")
 class Results(list):
     """What a sweep returned: (configuration, loss) of each trial."""
 
-    def __init__(self, *pairs):
-        super().__init__(type("Result", (), {"config": {"lr": a}, "metrics": {"loss": b}}) for a, b in pairs)
+    def __init__(self, *pairs, name="lr", metric="loss"):
+        self.metric = metric
+        made = [SimpleNamespace(config={name: rate}, metrics={metric: loss}) for rate, loss in pairs]
+        super().__init__(made)
 
     def get_best_result(self):
-        return min(self, key=lambda result: result.metrics["loss"])
+        return min(self, key=lambda result: result.metrics[self.metric])
+
+
+FIXED = (0.01, 6.0), (0.1, 0.1), (0.5, 0.0)
 
 
 @pytest.mark.parametrize(
     "results, said",
     [
-        (Results((0.01, 6.0), (0.1, 0.1), (0.5, 0.0)), "solved"),
+        (Results(*FIXED), "solved"),
+        (Results(*FIXED, name="learning_rate"), "solved"),  # descend_once reads the other name
+        (Results(*FIXED, metric="lost"), "solved"),  # descend_once reports the other name
         (Results((0.5, 0.0)), "each of the three"),
         (Results((0.01, 0.0), (0.1, 0.1), (0.5, 6.0)), "the best trial has lr=0.01"),
     ],
@@ -35,6 +45,8 @@ def test_a_fixed_sweep_is_judged_by_its_results(results, said, monkeypatch):
     assert said in repr(check("05-4", lambda: "a tuner"))
 
 
+LR = tune.loguniform(0.001, 1)
+ASHA = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
 RATES = [0.001 * 2**place for place in range(9)]  # to 0.256: each trial has its own
 STOPPED = [9, 1, 1, 3, 1, 1, 3, 1, 9]  # steps of each trial
 
@@ -42,21 +54,31 @@ STOPPED = [9, 1, 1, 3, 1, 1, 3, 1, 9]  # steps of each trial
 class Sweep(Results):
     """What trials of `descend` reported and saved: as they should, or with a mistake."""
 
-    def __init__(self, folder, rates=RATES, steps=STOPPED, losses=None, last=None, name="x.txt", best=min):
-        super().__init__()
-        self.best = best
+    def __init__(self, folder, rates=RATES, steps=STOPPED, losses=None, last=None, **more):
+        super().__init__(metric=more.get("metric", "loss"))
+        name, self.best = more.get("name", "x.txt"), more.get("best", min)
         for rate, count in zip(rates, steps, strict=True):
             xs = [3 - 3 * (1 - 2 * rate) ** step for step in range(10)]
             (place := folder / f"trial{len(self)}").mkdir()
             (place / (name or "x.txt")).write_text(repr(last(xs, count) if last else xs[count]))
             column = [(x - 3) ** 2 for x in (losses(xs) if losses else xs[1:])[:count]]
             checkpoint = tune.Checkpoint.from_directory(place) if name else None
-            frame = pandas.DataFrame({"loss": column})
-            found = {"config": {"lr": rate}, "metrics": {"loss": column[-1]}, "metrics_dataframe": frame}
+            frame = pandas.DataFrame({self.metric: column})
+            metrics = {self.metric: column[-1], "training_iteration": count}
+            found = {"config": {"lr": rate}, "metrics": metrics, "metrics_dataframe": frame}
             self.append(SimpleNamespace(**found, checkpoint=checkpoint))
 
     def get_best_result(self):
-        return self.best(self, key=lambda result: result.metrics["loss"])
+        return self.best(self, key=lambda result: result.metrics[self.metric])
+
+
+def a_tuner(folder, lr=LR, scheduler=ASHA, **options):
+    """What `search` returns, as asked for or with a mistake."""
+    options = tune.TuneConfig(metric="loss", mode="min", num_samples=9, scheduler=scheduler, **options)
+    run = tune.RunConfig(storage_path=folder)
+    return tune.Tuner(
+        lambda config: None, param_space={"lr": lr, "steps": 9}, tune_config=options, run_config=run
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,14 +86,14 @@ class Sweep(Results):
     [
         ({}, "solved"),
         ({"rates": RATES[:3], "steps": STOPPED[:3]}, "has 3 trials, and nine are expected"),
-        ({"rates": [0.1] * 9}, "the trials share learning rates"),
-        ({"rates": [rate * 10 for rate in RATES]}, "between 0.01 and 2.6"),
-        ({"rates": [0.2 + rate for rate in RATES]}, "`uniform` hardly ever"),
         ({"losses": lambda xs: xs}, "move x first"),
         ({"losses": lambda xs: xs[-1:] * 9}, "the last step: report inside the loop"),
         ({"name": None}, "no checkpoint"),
         ({"name": "y.txt"}, "no file x.txt"),
         ({"last": lambda xs, count: xs[count - 1]}, "that is x before the last step"),
+        ({"last": lambda xs, count: round(xs[count])}, "in the last checkpoint, x is"),
+        ({"last": lambda xs, count: round(xs[count], 2)}, "solved"),
+        ({"metric": "error"}, "the trials report 'error', and 'loss' is asked for"),
         ({"steps": [9] * 9}, "is there a scheduler?"),
         ({"steps": [9, 2, 2, 4, 2, 2, 4, 2, 9]}, "ended after [2, 4, 9] steps"),
         ({"steps": [1, 1, 1, 3, 1, 1, 3, 1, 1]}, "no trial made nine steps"),
@@ -80,7 +102,47 @@ class Sweep(Results):
 )
 def test_a_sweep_of_your_own(mistake, said, monkeypatch, tmp_path):
     monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: Sweep(tmp_path, **mistake))
-    assert said in repr(check("05-6", lambda config: config["steps"], lambda folder: "a tuner"))
+    assert said in repr(check("05-6", lambda config: config["steps"], a_tuner))
+
+
+@pytest.mark.parametrize(
+    "lr, said",
+    [
+        (tune.sample_from(lambda config: 10 ** random.uniform(-3, 0)), "solved"),
+        (tune.qloguniform(0.001, 1, 0.001), "solved"),
+        (tune.uniform(0.001, 1), "the learning rate is drawn by `uniform`"),
+        (tune.uniform(0.001, 0.01), "between 0.001 and 0.01, not 0.001 and 1"),
+        (tune.loguniform(0.001, 0.1), "between 0.001 and 0.1, not 0.001 and 1"),
+        (tune.sample_from(lambda config: 10 ** random.uniform(-3, 1)), "of 600 learning rates drawn, "),
+        (tune.quniform(0.001, 1, 0.001), "of 600 learning rates drawn, "),
+        (tune.grid_search(RATES), "is a `grid_search`"),
+        (tune.choice(RATES), "`choice` draws one of 9 values"),
+        (RATES, "the learning rate [0.001, 0.002, "),
+        (0.1, "the learning rate 0.1; none is drawn"),
+        (None, "no 'lr'"),
+        (..., "not attempted"),
+    ],
+)
+def test_the_range_of_a_learning_rate(lr, said, monkeypatch, tmp_path):
+    monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: Sweep(tmp_path))
+    assert said in repr(check("05-6", lambda config: config["steps"], lambda folder: a_tuner(folder, lr)))
+
+
+@pytest.mark.parametrize(
+    "scheduler, said",
+    [
+        (ASHAScheduler(grace_period=1, reduction_factor=3), "solved"),  # each trial has nine steps anyway
+        (None, "is there a scheduler?"),
+        (HyperBandScheduler(), "the scheduler is HyperBandScheduler"),
+        (ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3), "the first rung is after 3 steps"),
+        (ASHAScheduler(max_t=9, grace_period=1, reduction_factor=4), "the factor is 4: one trial in 4"),
+        (ASHAScheduler(max_t=1, grace_period=1, reduction_factor=3), "what are max_t and"),
+    ],
+)
+def test_the_rungs_of_a_sweep(scheduler, said, monkeypatch, tmp_path):
+    monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: Sweep(tmp_path))
+    answer = functools.partial(a_tuner, scheduler=scheduler)
+    assert said in repr(check("05-6", lambda config: config["steps"], answer))
 
 
 SAID = {
