@@ -85,7 +85,7 @@ def train_loop(config):
 
 
 # %% [markdown]
-# Two things in this loop aren't in the diff. `config.get` is there because the lesson later passes other images to the same loop. The last two lines return the weights, which we'll compare.
+# Two things aren't in the diff. `config.get` is there because the lesson later passes other images to the same loop. The last two lines return the weights, which we'll compare.
 #
 # Before you start any worker, run the loop in this notebook. With `num_workers=0`, Ray calls your function right here: a `print` appears in the cell, a traceback points at your line,
 # and `breakpoint()` works. Find your mistakes here, before you start workers. (It's only for trying things out: Ray keeps no checkpoints of such a run.)
@@ -248,7 +248,7 @@ check("03-4", same_model, scaled)
 #
 # - Each worker computes the mean and the variance of *its* images. With 8 images per worker these are noisy. On GPUs, `torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)`, called before `prepare_model`, computes them over all workers.
 # - The running mean and variance are *buffers* of the model. If a single rank evaluates the model, let it use the model inside the wrapper, `model.module`. Each forward pass through the wrapper starts with an exchange: DDP copies rank 0's buffers to
-#   the other ranks. It does this in evaluation, too, so if rank 0 calls the wrapper alone, it waits for the others, and the run hangs.
+#   the other ranks. It does this in evaluation, too, so if rank 0 calls the wrapper alone, the run hangs.
 
 # %% [markdown]
 # ## Measure on all workers

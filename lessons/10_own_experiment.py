@@ -13,7 +13,7 @@
 # A packing hall sorts fruit by photograph. A grey camera costs half as much as a colour camera, and a third camera delivers its colours in the order blue, green, red. Which ones are good enough? You could train one model for each and
 # compare three numbers. But a different seed changes these numbers, too, so you need an experiment.
 #
-# Experiments go wrong more often than models do. In 2023, Sayash Kapoor and Arvind Narayanan collected mistakes in published studies that use machine learning
+# In 2023, Sayash Kapoor and Arvind Narayanan collected mistakes in published studies that use machine learning
 # ([*Leakage and the reproducibility crisis*](https://doi.org/10.1016/j.patter.2023.100804)). In 17 fields they found rows for testing that had leaked into the training or the choices before it. 294 papers were affected, and some of their
 # results disappeared when the leak was closed. This lesson is about not becoming number 295.
 
@@ -25,7 +25,7 @@
 # - **Arms.** The settings that you compare are called arms: here colour, grey and blue first.
 # - **Metric.** The accuracy on test photographs, of the checkpoint with the lowest validation loss.
 # - **Seeds.** Three for each arm, because the first weights and the order of the rows are random, and the accuracy depends on both.
-# - **Rule.** A difference counts if it's larger than two standard errors. A standard error is how far chance may move the mean of a few runs; you compute it in exercise 10-2.
+# - **Rule.** A difference counts if it's larger than two standard errors. A standard error is how far chance may move a mean; you compute it in exercise 10-2.
 #
 # ## Photographs of fruit
 # You have no photographs of fruit at hand, so this cell paints 800: ellipses on a noisy background. At work, `datasets.from_folder` reads a folder of images with one folder per class, and returns arrays like these.
@@ -82,7 +82,7 @@ train, valid = TensorDataset(photos[:480], fruits[:480]), TensorDataset(photos[4
 config = {"make_model": make_model, "train": train, "test": valid, "epochs": 6, "batch_size": 16, "lr": 0.02}
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** The metric `loss` is that of an epoch's last batch, so it falls with ups and downs. The run has six epochs. Which epoch's checkpoint will Ray rank first? Decide before you start the run, because its panel gives the answer away.
+# **Predict.** Each of the six epochs reports the loss of its last batch, which falls with ups and downs. Which epoch's checkpoint will Ray rank first? Decide before the run, because its panel gives the answer away.
 
 # %%
 from labkit.exercises import check, hint, predict, reveal
@@ -132,7 +132,7 @@ assert len(epochs) == 6 and kept["loss"] == epochs["loss"].max() > epochs["loss"
 # **A warning in red below the first run.** That's the point of the section: the panel warns, and Ray by itself doesn't.
 
 # %% [markdown]
-# Ray ranked the checkpoint with the *highest* loss first. Of the others it kept only the latest, and only because a restart needs it. This has bitten many people, because nothing looks wrong: the run ends, and there is a best checkpoint. The reason is `checkpoint_score_order`, which is `"max"` by default. That's right for an
+# Ray ranked the checkpoint with the *highest* loss first. Of the others it kept only the latest, and only because a restart needs it. Nothing looks wrong: the run ends, and there is a best checkpoint. The reason is `checkpoint_score_order`, which is `"max"` by default. That's right for an
 # accuracy and wrong for a loss. The lab's panel warns you; Ray doesn't. Here is the repair:
 
 # %%
@@ -162,8 +162,7 @@ def seen_by(arm, part):
 # %% [markdown]
 # ### Exercise 10-1 ★ · A leak
 # In your hall, each piece of fruit is photographed several times while it rolls by. This function picks *photographs* for testing at random, so most pieces end up on both sides. The model then recognizes *that apple*, and the accuracy is too good. This is
-# a **leak**, the kind that Kapoor and Narayanan found. Fix the function so that all photographs of a piece go to the same side. `pieces[i]` is the number of the piece on photograph `i`, and `share` is the share of the pieces for testing.
-# If you're stuck, `hint("10-1")` shows the first of three hints.
+# a **leak**. Fix the function so that all photographs of a piece go to the same side. `pieces[i]` is the number of the piece on photograph `i`, and `share` is the share of the pieces for testing.
 
 
 # %%
@@ -189,7 +188,7 @@ check("10-1", for_testing)
 #
 # - The seed sets the first weights *and* the order of the rows, so a run with a different seed is a different draw.
 # - After each epoch, the loop measures loss and accuracy on the validation rows, so that the checkpoint is ranked by them, and not by one training batch.
-# - The test rows don't appear in it. If you saw their accuracy after each epoch, you'd be tempted to choose by it.
+# - The test rows don't appear in it.
 
 # %%
 from ray.train.torch import prepare_data_loader, prepare_model
@@ -261,7 +260,7 @@ assert len(results) == 3 and results.num_errors == 0 and chosen == 0.003
 
 # %% [markdown]
 # ## Three arms, three seeds
-# Now the experiment. A model this small trains fastest with one worker (lesson 03), so each run has one. It is tested once, after it has ended. And the model that's tested is the one that the validation loss has chosen: the function loads that checkpoint, whatever epoch it comes from, and not the latest.
+# A model this small trains fastest with one worker (lesson 03), so each run has one. After the run, `tested` loads the checkpoint with the lowest validation loss, whatever epoch it comes from, and measures it on the test rows once.
 
 
 # %%
@@ -347,7 +346,7 @@ for answer, record in zip(answers, reversed(newest), strict=True):
 # Write a function that gets the results of two arms as lists, which may have different lengths. It returns two numbers: the mean of `b` minus the mean of `a`, and the standard error of that difference. Careful: `np.std` divides by n unless you pass `ddof=1`, and for
 # a few runs it should be n − 1.
 #
-# All arms use the same seeds, so the runs of a seed are a pair. Here we treat them as independent, as most papers do. The standard error contains what the seeds change; it doesn't contain that other test images would give other accuracies.
+# All arms use the same seeds, so the runs of a seed are a pair. Here we treat them as independent. The standard error contains what the seeds change, but not that other test images would give other accuracies.
 
 
 # %%
@@ -369,7 +368,7 @@ check("10-2", difference)
 
 # %% [markdown]
 # ## The rule, applied
-# Now you can decide instead of guessing. The rule was written down at the start: a difference counts if it's larger than two standard errors. (The method `sem` returns the standard error of a mean.)
+# Now apply the rule that you wrote down at the start. (The method `sem` returns the standard error of a mean.)
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Compare colour with blue first: is the difference of their means larger than two standard errors?
@@ -414,7 +413,7 @@ assert gap < 0.06
 # smaller differences, you need more seeds or more test images: on 200 images, an accuracy of 0.9 is itself uncertain by 0.02.
 #
 # ## Hand it in
-# A colleague should be able to understand and repeat what you did. `runs.report` writes your words, your figure and the records of the runs into one HTML file: each run, mean and spread of each arm, curves, settings, the loop, versions and the git commit. The records contain
+# A colleague should be able to understand and repeat what you did. `runs.report` writes your words, your figure and the records of the runs into one HTML file, with curves, settings, the loop, versions and the git commit. The records contain
 # only validation metrics, so the test accuracies are in your words.
 
 # %%
@@ -443,7 +442,7 @@ assert len(list(runs.table(name="10-fruit", last=len(answers))["id"])) == len(an
 #
 # ### Exercise 10-4 ★★ · The same number twice
 # This small language model predicts the next letter: each row of x has eight letters, and y has the letter that follows each of them. Its **perplexity** is e to the power of the mean loss: 256 if it knows nothing, and 1 if it's always sure and right. The loop runs without an error.
-# Leave the model and the batches of 16 as they are. (`cross_entropy` expects the classes in dimension 1, so `transpose` moves them there.) Fix three things:
+# Leave the model and the batches of 16 alone. (`cross_entropy` expects the classes in dimension 1: hence `transpose`.) Fix three things:
 #
 # - With the same seed, `config["seed"]`, two runs return the same number on rank 0. With a different seed, they return a different one.
 # - The two ranks share the training rows, `config["train"]`, so that neither trains on all of them. Rank 0 takes every second row from row 0 on, rank 1 from row 1 on.
@@ -493,7 +492,7 @@ check("10-4", train_text)
 
 # %% [markdown]
 # ## A table of your own
-# Not everything is an image. Here is a table of flats with their prices. `from_table` makes rows of numbers from it, and `categories` turns the districts into columns of zeros and ones. The columns are scaled with mean and standard deviation of the *training rows*; if you used all rows,
+# Here is a table of flats with their prices. `from_table` makes rows of numbers from it, and `categories` turns the districts into columns of zeros and ones. The columns are scaled with mean and standard deviation of the *training rows*; if you used all rows,
 # something of the test rows would leak.
 
 # %%

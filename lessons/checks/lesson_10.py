@@ -22,7 +22,7 @@ _SHAPES = "does `model(x)`, [n, 1], meet y, [n]?"
 @LESSON.exercise(
     "10-1 · A leak",
     "What is drawn at random here: a photograph, or a piece of fruit?",
-    "`np.unique(pieces)` has each fruit once. Draw those, then look up which photographs are of one of them.",
+    "`np.unique(pieces)` has each piece once. Draw those, then look up which photographs are of one of them.",
     "`chosen = different[numbers.random(len(different)) < share]`, then `np.isin(pieces, chosen)`.",
 )
 def _for_testing(for_testing: Any) -> None:
@@ -36,11 +36,11 @@ def _for_testing(for_testing: Any) -> None:
         if mask.dtype != bool:
             raise Wrong(f"for_testing returns {mask.dtype}; True or False for each photograph is expected")
         if both := len(np.intersect1d(pieces[mask], pieces[~mask])):
-            raise Wrong(f"{both} of 400 fruits have photographs on both sides")
+            raise Wrong(f"{both} of 400 pieces have photographs on both sides")
         masks.append(mask)
         share = len(np.unique(pieces[mask])) / 400
         if abs(share - wanted) > 0.1:
-            raise Wrong(f"{share:.0%} of the fruits are for testing, and the share is {wanted:.0%}")
+            raise Wrong(f"{share:.0%} of the pieces are for testing, and the share is {wanted:.0%}")
     if (masks[0] != masks[1]).any():
         raise Wrong("the same seed gives a different division: draw with numbers made from the seed")
     if (masks[0] == masks[2]).all():
@@ -115,7 +115,7 @@ def _table(train_table: Any, keep: Any, store: Any = None) -> None:
 
 
 def _of_one_process(train_table: Any, config: dict, spread: float) -> None:
-    """Run the loop in this process: its reports, and whether each rmse is that of its model."""
+    """Run the loop in this process: its reports, and whether each rmse is right for its model."""
     expect_function(train_table, "train_table")
     rights: list[tuple[float, dict[float, str]]] = []
 
@@ -141,9 +141,7 @@ def _of_one_process(train_table: Any, config: dict, spread: float) -> None:
     for epoch, ((metrics, checkpoint), (rmse, near)) in enumerate(zip(reports, rights, strict=True)):
         early = {epoch + 1: "epochs are counted from 0"}
         close_to(metrics.get("epoch"), epoch, what="the metric epoch", mistakes=early)
-        other = (
-            f"with its model it is {rmse:.4g} on the validation rows: which rows, and which error, is it of?"
-        )
+        other = f"with its model it is {rmse:.4g} on the validation rows: of which rows, and which error?"
         close_to(metrics.get("rmse"), rmse, rel=1e-3, what="the metric rmse", mistakes=near, otherwise=other)
         if checkpoint is None:
             raise Wrong("a report came without a checkpoint")
@@ -257,7 +255,7 @@ def _shared(trained: list[list[int]], epochs: int) -> None:
     first, second = map(set, trained)
     every = set(range(_TEXTS))
     if not first or not second:
-        raise Wrong("a rank has not trained the model: leave the model as it is")
+        raise Wrong("a rank has not trained the model: leave the model unchanged")
     if max(first | second) >= _TEXTS:
         raise Wrong("it trains on the test rows, too")
     if first == second == every:

@@ -34,7 +34,7 @@ def pooled(a, b):
 SAID = {
     "10-1": [
         (by_fruit, "solved"),
-        (by_photograph, "of 400 fruits have photographs on both sides"),
+        (by_photograph, "of 400 pieces have photographs on both sides"),
         (lambda fruits, share, seed: by_fruit(fruits, share, 7), "the seed is not used"),
         (lambda fruits, share, seed: by_fruit(fruits, share, None), "a different division"),
         (lambda fruits, share, seed: by_fruit(fruits, 1 - share, seed), "are for testing, and the share"),
@@ -83,7 +83,7 @@ CHANGED = {
         ({".squeeze(1)": ""}, "does `model(x)`, [n, 1], meet y, [n]?"),
         ({".sqrt()": ""}, "mean of the squares, without its root"),
         ({"mse_loss(plain": "l1_loss(plain", ".sqrt()": ""}, "that is the mean absolute error"),
-        ({RMSE: "loss.sqrt().item()"}, "which rows, and which error"),
+        ({RMSE: "loss.sqrt().item()"}, "of which rows, and which error"),
         (
             {
                 MODEL: "prepare_model(torch.nn.Linear(1, 1))",
