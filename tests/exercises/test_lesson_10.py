@@ -69,6 +69,9 @@ RESUME = "my_loop.resume(model, optimizer)"
 ONLY_EPOCH = (
     "my_loop.resume(torch.nn.Linear(3, 1), torch.optim.SGD(torch.nn.Linear(3, 1).parameters(), lr=1))"
 )
+TWICE = """torch.utils.data.Subset(
+        config["train"],
+        range(ray.train.get_context().get_world_rank(), 320, ray.train.get_context().get_world_size()))"""
 SEED = '    torch.manual_seed(config["seed"])\n'
 MINE = "    x, y = x[rank::workers], y[rank::workers]\n"
 TEST = '    x, y = config["test"]\n'
@@ -96,6 +99,7 @@ CHANGED = {
         ({RESUME: ONLY_EPOCH}, "but with new weights"),
         ({MODEL: "torch.nn.Linear(x_valid.shape[1], 1)"}, "which call averages the gradients?"),
         ({LOADER: "(DataLoader("}, "which call gives each its part?"),
+        ({'DataLoader(config["train"]': f"DataLoader({TWICE}"}, "are they divided twice?"),
         ({'{"rmse": rmse}': '{"loss": rmse}'}, "the metric rmse is None"),
         (
             {"my_loop.save(model, optimizer, epoch, {": 'ray.train.report({"epoch": epoch, '},
