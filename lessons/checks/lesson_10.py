@@ -197,7 +197,8 @@ def _fails_once(config: dict) -> list[dict[str, Any]]:
     import torch
 
     report, start = ray.train.report, ray.train.get_checkpoint()
-    found: dict[str, Any] = {"epochs": [], "rows": []}
+    saved = start.get_metadata()["weights"] if start else []  # now: Ray may delete a checkpoint later
+    found: dict[str, Any] = {"epochs": [], "rows": [], "saved": saved}
 
     def failing(metrics: dict, checkpoint: Any = None, *args: Any, **options: Any) -> None:
         if checkpoint is not None:  # with the weights, whatever the learner saves
@@ -212,7 +213,6 @@ def _fails_once(config: dict) -> list[dict[str, Any]]:
 
     with _observing(config["train"].tensors[0], 1) as seen, reports_to(config["loop"], failing):
         config["loop"](config)
-    found["saved"] = start.get_metadata()["weights"] if start else seen.first
     found |= {"first": seen.first, "last": _weights(seen.model)}
     together: list = [None, None]
     torch.distributed.all_gather_object(together, found)
