@@ -15,7 +15,7 @@
 # the way it is. Here, two processes on your own computer play the part of two machines.
 #
 # ## Is this machine ready?
-# The **doctor** checks versions, memory, disk space and processes that an earlier session left behind. Each line is marked `[OK]`, or `[FIX]` with the command that fixes it.
+# The **doctor** checks versions, memory, disk space and the object store. Each line is marked `[OK]`, or `[FIX]` with the command that fixes it.
 
 # %%
 from labkit.system import doctor

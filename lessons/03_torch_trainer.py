@@ -85,7 +85,7 @@ def train_loop(config):
 
 
 # %% [markdown]
-# Two things in this loop aren't in the diff. `config.get` is there because the lesson later passes other images to the same loop. The last two lines return the weights, which we'll compare.
+# Two things aren't in the diff. `config.get` is there because the lesson later passes other images to the same loop. The last two lines return the weights, which we'll compare.
 #
 # Before you start any worker, run the loop in this notebook. With `num_workers=0`, Ray calls your function right here: a `print` appears in the cell, a traceback points at your line,
 # and `breakpoint()` works. Find your mistakes here, before you start workers. (It's only for trying things out: Ray keeps no checkpoints of such a run.)
@@ -103,7 +103,7 @@ sorted(alone.return_value)
 # `return_value` is what your function returned: here the weights, by name. Now the same function on two workers. The panel follows from outside.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** What **speed-up** do you expect from two workers, that is, the time of one process divided by the time of two workers? Count the whole run, start-up included.
+# **Predict.** What **speed-up** do you expect from two workers, that is, the time of one process divided by the time of two workers? Below 1, two workers are slower. Count the whole run, start-up included.
 
 # %%
 from labkit.exercises import check, hint, predict, reveal
@@ -163,7 +163,8 @@ pandas.DataFrame({record.name: record.seconds for record in (one, two)}).round(2
 # - *training* is the steps. Each of the two workers computes only half of the images, so without any exchange you'd expect half of the time that one process takes. What comes on top is the exchange of gradients. For a model this small, it takes as long as the computation that is saved, or longer.
 # - *between epochs* is what the loop does outside of its steps. Here it calls `report`, and with two workers it waits there until both have arrived and Ray has taken in the metrics.
 # - *rest* comes after the last step. Ray takes in the last report and ends the workers. You pay this once, too.
-#
+
+# %% [markdown]
 # ## What happens in a step
 # Every worker has a number from 0 on, its **rank**.
 #
@@ -174,7 +175,7 @@ pandas.DataFrame({record.name: record.seconds for record in (one, two)}).round(2
 #
 # **2 · `prepare_data_loader`** adds a `DistributedSampler` to your loader. It deals the rows to the workers like cards, so each worker has its own part, the **shard**. It also moves each batch to the worker's device, so you don't call `.to(device)`. Two details matter in your own project:
 #
-# - If the cards don't come out even, some rows are dealt twice, so that all workers have equally many. This lesson uses 1,408 images to avoid that. In training it hardly matters, but a test that counts some rows twice is slightly wrong.
+# - If the rows can't be divided evenly, some are used twice, so that all workers have equally many. This lesson uses 1,408 images to avoid that. In training it hardly matters, but a test that counts some rows twice is slightly wrong.
 # - If your loader shuffles, call `loader.sampler.set_epoch(epoch)` at the start of each epoch, or every epoch uses the same order. With one worker there is no such sampler, so ask `hasattr` first.
 #
 # **3 · `report`** collects metrics, and Ray keeps those of rank 0. All ranks have to call it equally often; lesson 03b shows what happens otherwise.
@@ -203,7 +204,7 @@ reveal("03-b", "equal up to rounding")
 assert 0 < largest_difference(alone.return_value, together.return_value) < 1e-3
 
 # %% [markdown]
-# The average of two gradients over 64 images each is the gradient over all 128. Computers add floats in a different order, so the last digits differ. This is worth checking in your own project. Train once with one
+# The average of two gradients over 64 images each is the gradient over all 128. Floats are rounded after each addition, and the two runs add in a different order, so the last digits differ. This is worth checking in your own project. Train once with one
 # process and the global batch, and once with your workers, both with `shuffle=False`. If the weights differ by more than rounding, a worker sees the wrong rows, or the gradients aren't averaged. With `shuffle=True` the two runs draw different batches, so their weights differ anyway.
 #
 # The panels show different losses for the same model: each is the loss of the last batch on rank 0, which had 64 images in one run and 128 in the other.
@@ -240,14 +241,16 @@ check("03-4", same_model, scaled)
 # ![gradients of the last layers are ready first: their bucket is exchanged while backward computes the layers before](images/buckets.svg)
 #
 # An exchange needs all ranks. So under DDP `backward()` is a synchronization point: it can't finish until every rank has sent its gradients. Without DDP, for example with one worker, it never waits.
-#
+
+# %% [markdown]
 # ## Batch normalization
 # Two things go wrong with `BatchNorm` on several workers, and they have bitten most people who use DDP.
 #
 # - Each worker computes the mean and the variance of *its* images. With 8 images per worker these are noisy. On GPUs, `torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)`, called before `prepare_model`, computes them over all workers.
-# - The running mean and variance are *buffers* of the model. If a single rank evaluates the model, let it use the model inside the wrapper, `model.module`. In each forward pass through the wrapper, DDP sends rank 0's buffers to the other ranks, in evaluation, too. If rank 0
-#   is alone there, the others never receive them, and the run hangs.
-#
+# - The running mean and variance are *buffers* of the model. If a single rank evaluates the model, let it use the model inside the wrapper, `model.module`. Each forward pass through the wrapper starts with an exchange: DDP copies rank 0's buffers to
+#   the other ranks. It does this in evaluation, too, so if rank 0 calls the wrapper alone, the run hangs.
+
+# %% [markdown]
 # ## Measure on all workers
 # Rank 0 could test the model by itself while the others wait. With many test images it's better to share the work: each rank counts on its own part, and an all-reduce adds up the counts.
 #
@@ -317,7 +320,8 @@ assert seconds["start"] > seconds["data"] + seconds["training"]
 
 # %% [markdown]
 # An epoch is nearly twice as fast. For the whole run, the panels show how little that matters here: with two workers, the start takes longer than all three epochs together. The workers wait at the same time, each for its own half of the rows. The same happens when each worker has its own GPU: most of the time, the CPU waits for it. Lesson 09 predicts the speed-up from two short runs.
-#
+
+# %% [markdown]
 # ### Exercise 03-1 ★★ · Make this loop distributed
 # This loop trains on one process and saves its weights. Change it so that it runs with any number of workers. `global_batch` is the number of rows in an update, on all workers together. The check runs your loop in this process and on two workers, and compares
 # the weights in the file. The file must load into a plain `cnn()`, without a wrapper, and the rows must keep their order.

@@ -13,7 +13,7 @@
 # A packing hall sorts fruit by photograph. A grey camera costs half as much as a colour camera, and a third camera delivers its colours in the order blue, green, red. Which ones are good enough? You could train one model for each and
 # compare three numbers. But a different seed changes these numbers, too, so you need an experiment.
 #
-# Experiments go wrong more often than models do. In 2023, Sayash Kapoor and Arvind Narayanan collected mistakes in published studies that use machine learning
+# In 2023, Sayash Kapoor and Arvind Narayanan collected mistakes in published studies that use machine learning
 # ([*Leakage and the reproducibility crisis*](https://doi.org/10.1016/j.patter.2023.100804)). In 17 fields they found rows for testing that had leaked into the training or the choices before it. 294 papers were affected, and some of their
 # results disappeared when the leak was closed. This lesson is about not becoming number 295.
 
@@ -24,8 +24,8 @@
 # - **Question.** Do a grey camera and a blue-first camera sort as well as the colour camera?
 # - **Arms.** The settings that you compare are called arms: here colour, grey and blue first.
 # - **Metric.** The accuracy on test photographs, of the checkpoint with the lowest validation loss.
-# - **Seeds.** Three for each arm, because a run is a draw from a lottery.
-# - **Rule.** A difference counts if it's larger than two standard errors (exercise 10-2).
+# - **Seeds.** Three for each arm, because the first weights and the order of the rows are random, and the accuracy depends on both.
+# - **Rule.** A difference counts if it's larger than two standard errors. A standard error is how far chance may move a mean; you compute it in exercise 10-2.
 #
 # ## Photographs of fruit
 # You have no photographs of fruit at hand, so this cell paints 800: ellipses on a noisy background. At work, `datasets.from_folder` reads a folder of images with one folder per class, and returns arrays like these.
@@ -59,7 +59,7 @@ photos = torch.tensor(np.stack([photograph(fruit) for fruit in fruits])).float()
 # ## Which checkpoint is kept?
 # The first run uses `my_loop.py` from lesson 03b: 480 photographs to train on, and 120 to measure the accuracy after each epoch.
 #
-# Your question is about the checkpoint with the lowest loss, so it had better still be there at the end. `CheckpointConfig` sets how many checkpoints are kept, and by which metric. With `num_to_keep=1`, Ray keeps the one that it ranks first, and
+# Your question is about the checkpoint with the lowest loss, so Ray must not delete it. `CheckpointConfig` sets how many checkpoints are kept, and by which metric. With `num_to_keep=1`, Ray keeps the one that it ranks first, and
 # always the latest, because a restart needs that.
 
 # %%
@@ -82,7 +82,7 @@ train, valid = TensorDataset(photos[:480], fruits[:480]), TensorDataset(photos[4
 config = {"make_model": make_model, "train": train, "test": valid, "epochs": 6, "batch_size": 16, "lr": 0.02}
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** The run has six epochs, and the loss falls most of the time. Which epoch's checkpoint will Ray rank first?
+# **Predict.** Each of the six epochs reports the loss of its last batch, which falls with ups and downs. Which epoch's checkpoint will Ray rank first? Decide before the run, because its panel gives the answer away.
 
 # %%
 from labkit.exercises import check, hint, predict, reveal
@@ -109,10 +109,11 @@ _, kept = first.best_checkpoints[-1]  # from worst to best
 
 # %% tags=["claim"]
 assert len(first.best_checkpoints) == 1
-assert kept["loss"] > first.metrics["loss"] and kept["accuracy"] < first.metrics["accuracy"]
 
 # %%
 import pandas
+
+from labkit import runs
 
 if kept["epoch"] == 0:
     reveal("10-a", "epoch 0")
@@ -120,13 +121,18 @@ elif kept["epoch"] == 5:
     reveal("10-a", "epoch 5")
 else:
     reveal("10-a", "one of the epochs 1 to 4")
-pandas.DataFrame([kept, first.metrics], index=["ranked first", "latest"])
+print("ranked first: epoch", kept["epoch"])
+epochs = pandas.DataFrame(runs.latest("10-first").history)
+epochs
+
+# %% tags=["claim"]
+assert len(epochs) == 6 and kept["loss"] == epochs["loss"].max() > epochs["loss"].min()
 
 # %% [markdown] tags=["instructor"]
 # **A warning in red below the first run.** That's the point of the section: the panel warns, and Ray by itself doesn't.
 
 # %% [markdown]
-# Ray ranked the *worst* model first, and deleted the better ones. This has bitten many people, because nothing looks wrong: the run ends, and there is a best checkpoint. The reason is `checkpoint_score_order`, which is `"max"` by default. That's right for an
+# Ray ranked the checkpoint with the *highest* loss first. Of the others it kept only the latest, and only because a restart needs it. Nothing looks wrong: the run ends, and there is a best checkpoint. The reason is `checkpoint_score_order`, which is `"max"` by default. That's right for an
 # accuracy and wrong for a loss. The lab's panel warns you; Ray doesn't. Here is the repair:
 
 # %%
@@ -154,24 +160,23 @@ def seen_by(arm, part):
 
 
 # %% [markdown]
-# ### Exercise 10-1 ★★ · A leak
-# In your hall, each fruit is photographed several times while it rolls by. This function picks *photographs* for testing at random, so most fruits end up on both sides. The model then recognizes *that apple*, and the accuracy is too good. This is
-# a **leak**, the kind that Kapoor and Narayanan found. Fix the function so that all photographs of a fruit go to the same side. `fruits[i]` is the number of the fruit on photograph `i`, and `share` is the share of the fruits for testing.
-# If you're stuck, `hint("10-1")` shows the first of three hints.
+# ### Exercise 10-1 ★ · A leak
+# In your hall, each piece of fruit is photographed several times while it rolls by. This function picks *photographs* for testing at random, so most pieces end up on both sides. The model then recognizes *that apple*, and the accuracy is too good. This is
+# a **leak**. Fix the function so that all photographs of a piece go to the same side. `pieces[i]` is the number of the piece on photograph `i`, and `share` is the share of the pieces for testing.
 
 
 # %%
-def for_testing(fruits, share, seed):  # your answer: fix it
+def for_testing(pieces, share, seed):  # your answer: fix it
     numbers = np.random.default_rng(seed)
-    return numbers.random(len(fruits)) < share  # True for photographs for testing
+    return numbers.random(len(pieces)) < share  # True for photographs for testing
 
 
 # %% tags=["solution"]
-def for_testing(fruits, share, seed):
+def for_testing(pieces, share, seed):
     numbers = np.random.default_rng(seed)
-    different = np.unique(fruits)
+    different = np.unique(pieces)
     chosen = different[numbers.random(len(different)) < share]
-    return np.isin(fruits, chosen)
+    return np.isin(pieces, chosen)
 
 
 # %%
@@ -183,7 +188,7 @@ check("10-1", for_testing)
 #
 # - The seed sets the first weights *and* the order of the rows, so a run with a different seed is a different draw.
 # - After each epoch, the loop measures loss and accuracy on the validation rows, so that the checkpoint is ranked by them, and not by one training batch.
-# - The test rows don't appear in it. If you saw their accuracy after each epoch, you'd be tempted to choose by it.
+# - The test rows don't appear in it.
 
 # %%
 from ray.train.torch import prepare_data_loader, prepare_model
@@ -220,7 +225,7 @@ def train_loop(config):
 
 # %% [markdown]
 # ## Choose the learning rate first
-# If you tune the learning rate for one arm and not for the others, you compare your patience and not the cameras. So choose it before you compare, and by the validation rows. This short sweep (lesson 05) tries three values. In a real experiment, sweep for each arm.
+# If you tune the learning rate for one arm and not for the others, you compare your patience and not the cameras. So choose it before you compare, and by the validation rows. This short sweep (lesson 05) tries three values. In a real experiment, sweep for each arm. `tune.with_parameters` stores the datasets once, instead of sending them with each trial.
 
 # %%
 from ray import tune
@@ -255,7 +260,7 @@ assert len(results) == 3 and results.num_errors == 0 and chosen == 0.003
 
 # %% [markdown]
 # ## Three arms, three seeds
-# Now the experiment. A model this small trains fastest with one worker (lesson 03), so each run has one. It is tested once, after it has ended. And the model that's tested is the one that the validation loss has chosen: the function loads that checkpoint, whatever epoch it comes from, and not the latest.
+# A model this small trains fastest with one worker (lesson 03), so each run has one. After the run, `tested` loads the checkpoint with the lowest validation loss, whatever epoch it comes from, and measures it on the test rows once.
 
 
 # %%
@@ -301,11 +306,10 @@ predict("10-b", ...)  # a number
 # %%
 from dataclasses import replace
 
-from labkit import runs
 from labkit.settings import Settings
 
 quiet = replace(Settings.from_env(), panel="none")
-seeds = range(2 if quiet.small else 3)  # LABKIT_SMALL=1, which tests use, makes all lessons shorter
+seeds = range(2 if quiet.small else 3)  # small mode: two
 answers = []
 for seed in seeds:
     for arm in ARMS:
@@ -332,15 +336,17 @@ for answer, record in zip(answers, reversed(newest), strict=True):
     assert record.config["arm"] == answer["arm"] and losses[answer["epoch"]] == min(losses), (answer, losses)
 
 # %% [markdown]
-# The column with the **standard deviation**, `std`, shows how far the runs of one arm are from their mean. They differ only by their seeds! Had you made a single run for each arm, you'd have read a difference of this size as a result.
+# The column with the **standard deviation**, `std`, shows how far the runs of one arm are from their mean. They differ only by their seeds! From a single run for each arm, you'd have read a difference of this size as a result.
 #
-# ### Exercise 10-2 ★ · Is it a difference?
+# ### Exercise 10-2 ★★ · Is it a difference?
 # The mean of a few runs is uncertain, too. Its **standard error** is the standard deviation, divided by the square root of the number of runs. The standard errors of two independent means add up like the sides of a right triangle:
 #
 # ![A right triangle: the legs are the standard errors of a and b, the hypotenuse is the standard error of their difference](images/standard_errors.svg)
 #
 # Write a function that gets the results of two arms as lists, which may have different lengths. It returns two numbers: the mean of `b` minus the mean of `a`, and the standard error of that difference. Careful: `np.std` divides by n unless you pass `ddof=1`, and for
 # a few runs it should be n − 1.
+#
+# All arms use the same seeds, so the runs of a seed are a pair. Here we treat them as independent. The standard error contains what the seeds change, but not that other test images would give other accuracies.
 
 
 # %%
@@ -362,7 +368,7 @@ check("10-2", difference)
 
 # %% [markdown]
 # ## The rule, applied
-# Now you can decide instead of guessing. The rule was written down at the start: a difference counts if it's larger than two standard errors. (The method `sem` returns the standard error of a mean.)
+# Now apply the rule that you wrote down at the start. (The method `sem` returns the standard error of a mean.)
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Compare colour with blue first: is the difference of their means larger than two standard errors?
@@ -385,6 +391,7 @@ print(f"difference {gap:.3f}, standard error {error:.3f}")
 import matplotlib.pyplot as plt
 
 figure, axes = plt.subplots(figsize=(7, 2.2), layout="constrained")
+axes.margins(y=0.2)
 axes.plot(table["accuracy"], table["arm"], "o", fillstyle="none", label="a run")
 axes.errorbar(means, summary.index, xerr=2 * errors, fmt="|", capsize=5, label="mean ± 2 standard errors")
 axes.set_xlabel("accuracy on test images")
@@ -406,7 +413,7 @@ assert gap < 0.06
 # smaller differences, you need more seeds or more test images: on 200 images, an accuracy of 0.9 is itself uncertain by 0.02.
 #
 # ## Hand it in
-# A colleague should be able to understand and repeat what you did. `runs.report` writes your words, your figure and the records of the runs into one HTML file: each run, mean and spread of each arm, curves, settings, the loop, versions and the git commit. The records contain
+# A colleague should be able to understand and repeat what you did. `runs.report` writes your words, your figure and the records of the runs into one HTML file, with curves, settings, the loop, versions and the git commit. The records contain
 # only validation metrics, so the test accuracies are in your words.
 
 # %%
@@ -435,7 +442,7 @@ assert len(list(runs.table(name="10-fruit", last=len(answers))["id"])) == len(an
 #
 # ### Exercise 10-4 ★★ · The same number twice
 # This small language model predicts the next letter: each row of x has eight letters, and y has the letter that follows each of them. Its **perplexity** is e to the power of the mean loss: 256 if it knows nothing, and 1 if it's always sure and right. The loop runs without an error.
-# Fix three things:
+# Leave the model and the batches of 16 alone. (`cross_entropy` expects the classes in dimension 1: hence `transpose`.) Fix three things:
 #
 # - With the same seed, `config["seed"]`, two runs return the same number on rank 0. With a different seed, they return a different one.
 # - The two ranks share the training rows, `config["train"]`, so that neither trains on all of them. Rank 0 takes every second row from row 0 on, rank 1 from row 1 on.
@@ -485,7 +492,7 @@ check("10-4", train_text)
 
 # %% [markdown]
 # ## A table of your own
-# Not everything is an image. Here is a table of flats with their prices. `from_table` makes rows of numbers from it, and `categories` turns the districts into columns of zeros and ones. The columns are scaled with mean and standard deviation of the *training rows*; if you used all rows,
+# Here is a table of flats with their prices. `from_table` makes rows of numbers from it, and `categories` turns the districts into columns of zeros and ones. The columns are scaled with mean and standard deviation of the *training rows*; if you used all rows,
 # something of the test rows would leak.
 
 # %%
@@ -503,10 +510,11 @@ frame.head(3)
 
 # %% [markdown]
 # ### Exercise 10-3 ★★★ · Write the loop
-# Write a loop for such rows, with what you have learnt in this lesson and in 03b. The model is `torch.nn.Linear(columns, 1)`, trained with SGD. `config["train"]` is a dataset like the one above, and `config["valid"]` is a tuple of two tensors: x has a row for each flat, and y its price.
+# Write a loop for such rows, with what you have learnt in this lesson and in 03b. The model is `torch.nn.Linear(columns, 1)`, trained with SGD. `config["train"]` is a dataset like the one above, and `config["valid"]` is a tuple of two tensors: x of shape [n, columns], and the prices y of shape [n].
 #
-# - After each of `config["epochs"]` epochs, the loop saves a checkpoint and reports the metric `rmse`: the root of the mean squared error on the validation rows. You choose the batch size and the learning rate; the check wants less than 20 after four epochs, and 5 is noise.
-# - If it's restarted, it continues after the latest checkpoint.
+# - After each of `config["epochs"]` epochs, the loop saves a checkpoint and reports the metric `rmse`: the root of the mean squared error on the validation rows. You choose the batch size and the learning rate. The prices have noise with a standard deviation of 5, and the check wants an rmse of less than 20 after four epochs.
+# - Two workers share the rows, and their weights stay equal.
+# - If it's restarted, it continues after the latest checkpoint, with its weights.
 # - `keep_two` keeps the two best checkpoints.
 #
 # The check runs your loop in this process, then on two workers, and makes it fail after two epochs.
@@ -519,7 +527,7 @@ def train_table(config): ...  # your answer
 keep_two = ...  # your answer
 
 # %% [markdown]
-# If you'd rather fill in blanks, paste this version over it:
+# If you'd rather fill in blanks, which makes it ★★, paste this version over it:
 #
 # ```python
 # def train_table(config):
@@ -529,6 +537,8 @@ keep_two = ...  # your answer
 #     loader = prepare_data_loader(DataLoader(config["train"], batch_size=..., shuffle=True))
 #     first = ...
 #     for epoch in range(first, config["epochs"]):
+#         if hasattr(loader.sampler, "set_epoch"):
+#             loader.sampler.set_epoch(epoch)
 #         for x, y in loader:
 #             loss = torch.nn.functional.mse_loss(..., y)
 #             optimizer.zero_grad()
@@ -552,6 +562,8 @@ def train_table(config):
     loader = prepare_data_loader(DataLoader(config["train"], batch_size=16, shuffle=True))
     first = my_loop.resume(model, optimizer)
     for epoch in range(first, config["epochs"]):
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(epoch)
         for x, y in loader:
             loss = torch.nn.functional.mse_loss(model(x).squeeze(1), y)
             optimizer.zero_grad()
@@ -589,7 +601,7 @@ check("10-3", train_table, keep_two, store)
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The same comparison on a folder of your own, in plain Ray and PyTorch:
+# The same comparison on a folder of your own, in plain Ray and PyTorch. Each worker takes its rows by `[rank::world]`, as in exercise 10-4, so there is no loader:
 
 # %% [markdown] tags=["links"]
 # ## Official pages

@@ -8,9 +8,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jupytext
 import numpy as np
+import pandas
 import pytest
 from nbclient import NotebookClient
 from PIL import Image
@@ -86,6 +88,23 @@ def test_a_table_and_a_run_of_it_that_was_killed_resumes(here, home):
     assert epochs == list(range(epochs[0], 60)) and epochs[0] >= 4
     # The test rows were measured with the best checkpoint, and only that and the latest are kept.
     assert resumed.metrics["rmse"] < 40
+
+
+def test_rows_that_belong_together_stay_together(tmp_path):
+    """The lines of the README, in the place of the template's."""
+    rng, path = np.random.default_rng(0), tmp_path / "flats.csv"
+    flats = pandas.DataFrame({"building": rng.integers(0, 50, 400), "district": rng.choice(["a", "b"], 400)})
+    flats.assign(size=np.arange(400.0), price=rng.normal(size=400)).to_csv(path, index=False)
+    (lines,) = re.findall(r"```python\n(.*?)```", (TEMPLATES / "README.md").read_text(), re.DOTALL)
+    imports = (TEMPLATES / "table.py").read_text().partition("\nNAME = ")[0]
+    space = {"given": SimpleNamespace(path=path)}
+    exec(imports + "\n" + lines, space)
+    parts = [
+        space[part][:][0][:, space["data"].columns.index("size")].int() for part in ("train", "valid", "test")
+    ]
+    assert sorted(np.concatenate(parts)) == list(range(400)) and min(map(len, parts)) > 40
+    inside = [set(flats["building"][part.numpy()]) for part in parts]
+    assert sum(map(len, inside)) == len(set.union(*inside)) == flats["building"].nunique()
 
 
 def test_a_text_in_a_notebook(here):

@@ -25,6 +25,7 @@ _REMARKS = {
     "attaches": "with two workers, both attach a checkpoint: only rank 0 should, and the others pass None",
     "no attribute 'module'": "with one worker there is no wrapper, so the model has no `.module`",
 }
+_NOTHING = {"NoneType": "`all_reduce` changes the tensor in place and returns nothing"}
 # Of 03-5: for each rank (rows, right answers) of its batches.
 _BATCHES = ([(6, 3), (2, 2)], [(4, 1), (1, 0), (1, 0)])
 
@@ -42,7 +43,10 @@ def _four_workers(same_model: Any, scaled: Any) -> None:
         {
             "batch_size": (
                 32,
-                {128: "four workers would use 512 images in an update", 512: "that is for one worker"},
+                {
+                    128: "four workers would use 512 images in an update",
+                    512: "that is the global batch if each worker uses 128",
+                },
             ),
             "steps per epoch": (
                 390,
@@ -67,7 +71,13 @@ def _four_workers(same_model: Any, scaled: Any) -> None:
         scaled,
         "scaled",
         {
-            "batch_size": (128, {32: "that keeps the global batch"}),
+            "batch_size": (
+                128,
+                {
+                    32: "that keeps the global batch",
+                    512: "that is the global batch, and `batch_size` is what one worker uses",
+                },
+            ),
             "steps per epoch": (
                 97,
                 {
@@ -82,6 +92,7 @@ def _four_workers(same_model: Any, scaled: Any) -> None:
                 0.2,
                 {
                     0.05: "the global batch is four times larger, so each update can be bolder",
+                    0.8: "that is a factor of 16, and the global batch is four times larger",
                     0.1: "that is the square root of the factor; the linear rule uses the factor itself",
                     0.0125: "that makes each update more careful, and there are fewer of them",
                 },
@@ -108,7 +119,7 @@ def _over_ranks(accuracy_on_all_ranks: Any) -> None:
 
     trainer = partial(TorchTrainer, torch_config=TorchConfig(timeout_s=20))
     try:
-        result, _ = run_loop(_measured, config, num_workers=2, trainer=trainer, name=name)
+        result, _ = run_loop(_measured, config, num_workers=2, trainer=trainer, name=name, remarks=_NOTHING)
     except Wrong as error:
         if any(sign in str(error) for sign in ("imed out", "onnection closed", "gloo", "Gloo", "size")):
             raise Wrong(
@@ -118,7 +129,8 @@ def _over_ranks(accuracy_on_all_ranks: Any) -> None:
     first, second = result.return_value
     for rank, answer in enumerate((first, second)):
         if not isinstance(answer, float):
-            raise Wrong(f"rank {rank} returns {answer}; a number is expected on every rank")
+            nothing = f" ({_NOTHING['NoneType']})" if answer == "None" else ""
+            raise Wrong(f"rank {rank} returns {answer}; a number is expected on every rank{nothing}")
     rows, right = ([sum(one[k] for one in batches) for batches in _BATCHES] for k in (0, 1))
     shares = [hits / count for hits, count in zip(right, rows, strict=True)]
     means = [sum(hits / count for count, hits in batches) / len(batches) for batches in _BATCHES]
@@ -170,6 +182,8 @@ def _blanks(train_blanks: Any) -> None:
         raise Wrong("with two workers, an update used twice the global batch: each worker took all of it")
     if _gap(rows, _BATCH // 2, weights, every=2) < 1e-4:
         raise Wrong("with two workers, rank 0 trained alone: the gradients were not averaged")
+    if _gap(rows, _BATCH, weights, lr=0.2) < 1e-4:
+        raise Wrong("with two workers, the global batch stays the same, so the learning rate stays, too")
     raise Wrong("with two workers, the weights are not those of one process with the global batch")
 
 
@@ -251,7 +265,7 @@ def _weights_of(reports: list[tuple[dict, Any]], where: str) -> dict[str, Any]:
     return weights
 
 
-def _gap(rows: Any, size: int, weights: dict[str, Any], every: int = 1) -> float:
+def _gap(rows: Any, size: int, weights: dict[str, Any], every: int = 1, lr: float = 0.1) -> float:
     """How far `weights` are from a run in one process, on every second row if `every` is 2."""
     import torch
     from torch.utils.data import DataLoader, Subset
@@ -259,7 +273,7 @@ def _gap(rows: Any, size: int, weights: dict[str, Any], every: int = 1) -> float
     from labkit.models.torch import cnn, parameter_distance
 
     model = cnn(seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for x, y in DataLoader(Subset(rows, range(0, len(rows), every)), batch_size=size):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()

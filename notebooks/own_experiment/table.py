@@ -26,8 +26,10 @@ NAME = "table"
 CONFIG = {"epochs": 10, "batch_size": 32, "lr": 0.02, "width": 32, "seed": 0}
 parser = argparse.ArgumentParser()
 parser.add_argument("path", nargs="?", help="your data; without it, a small table is made")
+parser.add_argument("--seed", type=int, default=CONFIG["seed"], help="of the weights and the validation rows")
 parser.add_argument("--resume", action="store_true", help="continue the last run after its latest checkpoint")
 given = parser.parse_args([] if "ipykernel" in sys.modules else None)  # in a notebook: ["flats.csv"]
+CONFIG["seed"] = given.seed
 
 
 # %%
@@ -125,7 +127,7 @@ with result.get_best_checkpoint("rmse", "min").as_directory() as folder:
 found = ", ".join(f"{name} {value:.4g}" for name, value in measure(model, test).items())
 print(f"on {len(test)} test rows: {found}")
 runs.note(panel.run_id, f"test: {found}")
-print(runs.table(name=NAME, columns=["started", "state", "lr", "width", "rmse", "note"]))
+print(runs.table(name=NAME, columns=["started", "state", "lr", "width", "seed", "rmse", "note"]))
 
 # %%
 store.stop()

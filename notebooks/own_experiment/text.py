@@ -25,8 +25,10 @@ NAME = "text"
 CONFIG = {"epochs": 10, "batch_size": 16, "lr": 0.01, "width": 64, "seed": 0}
 parser = argparse.ArgumentParser()
 parser.add_argument("path", nargs="?", help="your data; without it, sentences that ship with the lab")
+parser.add_argument("--seed", type=int, default=CONFIG["seed"], help="of the weights and the validation rows")
 parser.add_argument("--resume", action="store_true", help="continue the last run after its latest checkpoint")
 given = parser.parse_args([] if "ipykernel" in sys.modules else None)  # in a notebook: ["plays.txt"]
+CONFIG["seed"] = given.seed
 
 
 # %%
@@ -121,7 +123,7 @@ with result.get_best_checkpoint("perplexity", "min").as_directory() as folder:
 found = ", ".join(f"{name} {value:.4g}" for name, value in measure(model, test).items())
 print(f"on {len(test)} test rows: {found}")
 runs.note(panel.run_id, f"test: {found}")
-print(runs.table(name=NAME, columns=["started", "state", "lr", "width", "perplexity", "note"]))
+print(runs.table(name=NAME, columns=["started", "state", "lr", "width", "seed", "perplexity", "note"]))
 
 # %%
 # What the model makes of the beginning of a test row.

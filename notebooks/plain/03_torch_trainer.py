@@ -17,7 +17,8 @@ DIGITS = Path(__file__).resolve().parents[2] / "datasets/digits.parquet"
 
 
 def train_loop(config):
-    plain, model = config["model"], prepare_model(config["model"])  # with two workers, in DDP's wrapper
+    plain = config["model"]
+    model = prepare_model(plain)  # in DDP's wrapper, which trains plain; checkpoints need no wrapper
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     loader = prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"]))
     first, checkpoint = 0, ray.train.get_checkpoint()

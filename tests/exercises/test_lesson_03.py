@@ -19,6 +19,7 @@ CHANGED = {
         ({"loader = prepare_data_loader(": "loader = ("}, "all rows instead of its own part"),
         ({" // ray.train.get_context().get_world_size()": ""}, "twice the global batch"),
         ({"ray.train.get_context().get_world_size()": "2"}, "an update uses half of the global batch"),
+        ({"lr=0.1": "lr=0.1 * ray.train.get_context().get_world_size()"}, "so the learning rate stays, too"),
         ({"batch_size=size": "batch_size=size, shuffle=True"}, "the rows are shuffled"),
         ({"get_world_rank() == 0": "get_world_rank() < 0"}, "no report came with a checkpoint"),
         (
@@ -39,6 +40,11 @@ CHANGED = {
         ({" / counts[1]).item()": ").item()"}, "the number of right answers"),
         ({"return (": "return (100 * "}, "in percent"),
         ({SUM: "", "batches:\n": f"batches:\n    {SUM}"}, "does each of them call all_reduce"),
+        ({"torch.distributed.all": "counts = torch.distributed.all"}, "in place and returns nothing"),
+        (
+            {"(counts)\n": "(counts)\n    return torch.distributed.all_reduce(counts)\n"},
+            "rank 0 returns None",
+        ),
         (
             {SUM: f"    if ray.train.get_context().get_world_rank() == 0:\n    {SUM}"},
             "does each of them call all_reduce",
@@ -68,6 +74,8 @@ SAID = {
         (SAME, four(128, 390, 0.2), "with a global batch of 128"),
         (SAME, four(128, 97, 0.05), "can be bolder"),
         (SAME, four(128, 97, 0.1), "square root"),
+        (SAME, four(128, 97, 0.8), "a factor of 16"),
+        (SAME, four(512, 97, 0.2), "what one worker uses"),
     ],
 }
 

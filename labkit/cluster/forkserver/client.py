@@ -42,14 +42,16 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, *argv])
     _connection, pid = answer  # the worker ends with the connection
 
-    def forward(number: int, _: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, forward)
     with contextlib.suppress(ProcessLookupError):  # it has ended
-        select.select([os.pidfd_open(pid)], [], [])
+        worker = os.pidfd_open(pid)
+
+        def forward(number: int, _: object) -> None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(worker, number)  # never to another process that got its number
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, forward)
+        select.select([worker], [], [])
 
 
 if __name__ == "__main__":
