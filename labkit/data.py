@@ -49,25 +49,17 @@ _NOTES = re.compile(r"^(Failed to .* after \d+/\d+ attempts|To change retry atte
 
 @dataclass
 class OperatorState:
-    """One operator of a chain (list, read, map, …). All work at once, each on what the one before it gave.
-
-    Attributes:
-        rows, blocks, bytes: that came out so far; a block is a piece of the table.
-        tasks: that are done.
-        memory, memory_peak: bytes in the object store that are its own, now and at most.
-        backpressure_seconds: time with input ready but no CPU or object-store budget to start a task.
-        seconds, cpu_seconds: of all its tasks, and those in which a core was busy; known when they are done.
-    """
+    """One operator of a chain (list, read, map, …). All work at once, each on what the one before it gave."""
 
     name: str
-    rows: int = 0
+    rows: int = 0  # that came out so far, as are the blocks (pieces of the table) and bytes
     blocks: int = 0
     bytes: int = 0
-    tasks: int = 0
-    memory: int = 0
-    memory_peak: int = 0
-    backpressure_seconds: float = 0.0
-    seconds: float = 0.0
+    tasks: int = 0  # that are done
+    memory: int = 0  # bytes in the object store that are its own, now …
+    memory_peak: int = 0  # … and at most
+    backpressure_seconds: float = 0.0  # with input ready, but without CPU or object store to start a task
+    seconds: float = 0.0  # of all its tasks, and those in which a core was busy; known when they are done
     cpu_seconds: float = 0.0
 
     def update(self, op: Any, *, last: bool) -> None:
@@ -79,9 +71,10 @@ class OperatorState:
         waits = found.task_submission_backpressure_time, found.task_output_backpressure_time_s
         self.backpressure_seconds = sum(waits)
         if last:
-            spent = [block.exec_stats for blocks in op.get_stats().values() for block in blocks]
-            self.seconds = sum(part.wall_time_s or 0 for part in spent if part is not None)
-            self.cpu_seconds = sum(part.cpu_time_s or 0 for part in spent if part is not None)
+            blocks = [block for blocks in op.get_stats().values() for block in blocks]
+            spent = [block.exec_stats for block in blocks if block.exec_stats is not None]
+            self.seconds = sum(part.wall_time_s or 0 for part in spent)
+            self.cpu_seconds = sum(part.cpu_time_s or 0 for part in spent)
 
     def row(self) -> tuple[str, ...]:
         counts = [f"{number:,}" for number in (self.rows, self.blocks, self.tasks)]
@@ -206,9 +199,8 @@ class DataPanel(LivePanel):
             quiet(level)
 
     def failure_text(self, error: BaseException) -> str:
-        if isinstance(error, ray.exceptions.RayError):
-            return tracebacks.shorten_text(_cause(error))
-        return super().failure_text(error)
+        of_ray = isinstance(error, ray.exceptions.RayError)
+        return tracebacks.shorten_text(_cause(error)) if of_ray else super().failure_text(error)
 
     def translate(self, error: BaseException) -> BaseException | None:
         fix = "the panel above shows in which line; fix the function or the file, then run the cell again"

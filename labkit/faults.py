@@ -45,30 +45,19 @@ _Victims = Callable[[Panel | None], list[psutil.Process]]
 
 @dataclass(repr=False, eq=False)
 class Fault:
-    """Something that is broken on purpose. Displays itself: what was done, and what it cost.
+    """Something that is broken on purpose. Displays itself: what was done, and what it cost."""
 
-    Attributes:
-        name: what it breaks, such as "kill rank 1".
-        act: breaks it, for the panel of a run or for None, and yields what was done; then it may go on for a
-            while, with a short ``yield ""`` again and again, and undo it in its ``finally``.
-        kills: whether it kills workers, so that a run goes on with new ones, or ends.
-        outcome: "not armed", "armed", "made", "refused" (`did` says why) or "missed" (no run came there).
-        did: what was done, to which process; or why it was refused.
-        moment: (epoch, step) of rank 0 at that time, both from 0.
-        noticed: seconds until the panel heard of a failure, or of a new process; None if of neither.
-        standstill: seconds without a step of rank 0; after a kill, all of them from the kill on.
-        repeated: steps that rank 0 trained a second time, because they came after the last checkpoint.
-    """
-
-    name: str
+    name: str  # what it breaks, such as "kill rank 1"
+    # Breaks it, for the panel of a run or for None, and yields what was done; then it may go on for a while,
+    # with a short ``yield ""`` again and again, and undo it in its ``finally``.
     act: Callable[[Panel | None], _Action]
-    kills: bool = False
-    outcome: str = "not armed"
-    did: str = ""
-    moment: tuple[int, int] | None = None
-    noticed: float | None = None
-    standstill: float | None = None
-    repeated: int | None = None
+    kills: bool = False  # whether it kills workers, so that a run goes on with new ones, or ends
+    outcome: str = "not armed"  # "armed", "made", "refused" (`did` says why) or "missed" (no run came there)
+    did: str = ""  # what was done, to which process; or why it was refused
+    moment: tuple[int, int] | None = None  # (epoch, step) of rank 0 at that time, both from 0
+    noticed: float | None = None  # seconds until the panel heard of a failure, or of a new process
+    standstill: float | None = None  # seconds without a step of rank 0; after a kill, all from the kill on
+    repeated: int | None = None  # steps that rank 0 trained a second time, as no checkpoint had them
     _panel: Panel | None = None
     _thread: threading.Thread | None = None
 

@@ -17,7 +17,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 from labkit.cluster import connection, nodes
-from labkit.tune import saved, trials
+from labkit.tune import trials
 
 _DATA = "ray.data._internal.execution"
 
@@ -165,6 +165,6 @@ def test_tune_still_has_what_only_its_objects_show(tmp_path):
     names = ("execution.tune_controller", "tune", "utils.util", "logger.logger", "experiment.trial")
     names += ("analysis.experiment_analysis",)
     sources = [inspect.getsource(importlib.import_module(f"ray.tune.{name}")) for name in names]
-    texts = [saved.STATE_FILES, "Failure # ", *trials._NOISE]
+    texts = [trials.STATE_FILES, "Failure # ", *trials._NOISE]
     missing += [text for text in texts if not any(text in source for source in sources)]
     assert not missing, gone(str(missing), "labkit/tune/trials.py", "details of a sweep")

@@ -6,8 +6,7 @@ mark one. Python alone is enough to find a record; pandas and matplotlib are imp
 """
 
 from labkit.runs.browse import best, get, latest, note, table, tag
-from labkit.runs.figures import compare, plot
+from labkit.runs.figures import compare, plot, report
 from labkit.runs.record import RunRecord
-from labkit.runs.reporting import report
 
 __all__ = ["RunRecord", "best", "compare", "get", "latest", "note", "plot", "report", "table", "tag"]

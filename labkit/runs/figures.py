@@ -1,15 +1,19 @@
-"""A figure of runs, with their curves and their seconds, and what differs between two of them."""
+"""What runs look like: a figure, what differs between two of them, and a report to hand in."""
 
+import base64
 import difflib
+import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.display import formatting
 from labkit.display.figures import figure_style, stacked_bars
 from labkit.errors import LabError, expect_installed
-from labkit.runs.browse import flat, get, select, values_of
+from labkit.files import atomic_write
+from labkit.runs.browse import flat, get, overview, select, values_of
 from labkit.runs.record import Home, RunRecord, number
 
 if TYPE_CHECKING:  # takes a second to import
@@ -22,6 +26,32 @@ _LARGEST = 1e300  # matplotlib multiplies the ends of an axis
 # These differ between any two runs, or follow from others.
 _NOT_COMPARED = {"run_id", "started_at", "process", "code", "storage_path", "checkpoint", "folder", "extra"}
 _NOT_COMPARED |= {"history", "seconds", "seconds_per_epoch", "seconds_to_start"}
+# What a report says once, where it is equal in all runs.
+_ORIGIN = ("engine", "workers", "dataset", "rows", "data_fingerprint", "epochs", "seed", "config", "versions")
+_ORIGIN += ("host",)
+# One HTML file that needs nothing else, and runs no code: figures are SVG in an <img>.
+_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>{{ title }}</title><style>
+:root{color-scheme:light dark}
+body{max-width:60rem;margin:2rem auto;padding:0 1rem;font:16px/1.5 system-ui,sans-serif}
+table{border-collapse:collapse;display:block;overflow-x:auto;font-size:14px}
+th,td{text-align:left;vertical-align:top;padding:.2rem 1.2rem .2rem 0;border-bottom:1px solid #8886;
+font-variant-numeric:tabular-nums}
+pre{overflow-x:auto;padding:.8rem;border:1px solid #8886;font-size:13px}
+td:first-child{white-space:nowrap}img{max-width:100%}</style></head>
+<body><main><h1>{{ title }}</h1>
+{%- for paragraph in text.split("\n\n") if paragraph.strip() %}<p>{{ paragraph }}</p>{% endfor %}
+{% for words, svg in pictures %}<p><img alt="{{ words }}" src="data:image/svg+xml;base64,{{ svg }}"></p>
+{% endfor %}
+{% for heading, table in tables.items() %}<h2>{{ heading }}</h2>
+{{ table | safe }}
+{% endfor %}
+{% for code, ids in codes.items() %}
+<h2>Code of {{ ids | join(", ") if codes | length > 1 else "all runs" }}</h2>
+<pre tabindex="0">{{ code or "It is not recorded." }}</pre>
+{% endfor %}
+</main></body></html>
+"""
 
 
 def plot(
@@ -55,7 +85,7 @@ def draw(
     expect_installed("plot runs", "matplotlib")
     import matplotlib.pyplot as plt
 
-    labels, shown = list(map(_label, groups or _names(found))), _shown(found, metrics)
+    labels, shown = _labels(found, groups), _shown(found, metrics)
     keys = list(groups or [run.run_id for run in found])
     heights = [2.4] * bool(shown) + [0.9 + 0.32 * len(found)]
     mosaic = [list(range(len(shown)))] * bool(shown) + [["seconds"] * max(len(shown), 1)]
@@ -74,19 +104,15 @@ def draw(
     return figure
 
 
-def _names(found: Sequence[RunRecord]) -> list[str]:
-    """The name of each run and, where several have it, when it started."""
+def _labels(found: Sequence[RunRecord], groups: Sequence[str] | None) -> list[str]:
+    """What figures call each run: its group, or its name and, where several have it, when it started."""
     times = Counter(run.name for run in found)
-    return [
+    names = groups or [
         formatting.short(run.name, 22) + (f" · {run.started:%H:%M:%S}" if times[run.name] > 1 else "")
         for run in found
     ]
-
-
-def _label(name: str) -> str:
-    """The name for matplotlib, whose legends leave out what starts with _."""
-    label = formatting.short(name)
-    return " " + label if label.startswith("_") else label
+    # matplotlib's legends leave out what starts with _.
+    return [" " * name.startswith("_") + formatting.short(name) for name in names]
 
 
 def _shown(found: Sequence[RunRecord], metrics: str | Sequence[str] | None) -> list[str]:
@@ -169,3 +195,98 @@ def compare(a: str | RunRecord, b: str | RunRecord, home: Home = None) -> Compar
     table = pandas.DataFrame(list(rows.values()), index=list(rows), columns=ids, dtype=object)
     lines = (run.code.splitlines() for run in pair)
     return Comparison(table, "\n".join(difflib.unified_diff(*lines, *ids, lineterm="")))
+
+
+def report(
+    path: Path | str,
+    home: Home = None,
+    *,
+    title: str,
+    text: str = "",
+    by: str | None = None,
+    metrics: str | Sequence[str] | None = None,
+    pictures: Sequence["Figure"] = (),
+    last: int | None = None,
+    **filters: Any,
+) -> Path:
+    """Write a page about runs to `path`, and return it: what was asked, what came out, and where from.
+
+    It has the text, the pictures, the curves of the runs, their table, what is equal in all of them (with
+    versions and commits), and their code.
+
+    Args:
+        home, last, filters: which runs, as in `table`.
+        title, text: of your own; an empty line begins a new paragraph.
+        by: a column, such as a setting. Runs with the same value are a group, with the mean and the standard
+            deviation of each metric. One run that diverged makes both of its group inf or nan.
+        metrics: as in `plot`. In the table of groups, default: all.
+        pictures: figures of your own.
+    """
+    import jinja2
+
+    found, attempt = select(home, last, **filters), f"write the report {path}"
+    expect_installed(attempt, "pandas", "matplotlib")
+    groups = None if by is None else values_of(found, by)
+    if groups is not None and all(value is None for value in groups):
+        raise LabError(attempt, f"no run has {by!r}", "by= takes a setting, or a column of runs.table()")
+    groups = groups and list(map(str, groups))
+    curves = draw(found[::-1], metrics, groups and groups[::-1])  # the oldest first
+    tables = {f"By {by}": _html(_means(found, groups, by, metrics), index=False)} if groups else {}
+    tables["Runs"] = _html(overview(found), index=False)
+    tables["Equal in all runs"] = _html(_common(found), header=False)
+    codes: dict[str, list[str]] = {}
+    for run in found:
+        codes.setdefault(run.code, []).append(run.run_id)
+    drawn = [("", _svg(picture)) for picture in pictures]
+    drawn.append(("curves of the runs, and where their seconds went", _svg(curves)))
+    page = jinja2.Template(_PAGE, autoescape=True)
+    try:
+        said = page.render(title=title, text=text, pictures=drawn, tables=tables, codes=codes)
+        return atomic_write(path, said)
+    except OSError as error:
+        raise LabError(attempt, str(error), "name a file that you can write to") from error
+
+
+def _means(
+    found: Sequence[RunRecord], groups: Sequence[str], by: str, metrics: str | Sequence[str] | None
+) -> "pandas.DataFrame":
+    """The mean and the standard deviation of each metric in the runs of a group that finished and have it."""
+    import numpy
+    import pandas
+
+    asked, rows = [metrics] if isinstance(metrics, str) else metrics, []
+    for metric in asked or dict.fromkeys(name for run in found for name in run.metrics):
+        for name in dict.fromkeys(groups):
+            mine = [run for run, group in zip(found, groups, strict=True) if group == name]
+            values = [number(run.metrics.get(metric)) for run in mine if run.state == "finished"]
+            if values := [value for value in values if value is not None]:
+                with numpy.errstate(all="ignore"):  # of runs that diverged
+                    spread = f"{numpy.std(values, ddof=1):.4g}" if len(values) > 1 else formatting.UNKNOWN
+                    rows.append((name, metric, len(values), f"{numpy.mean(values):.4g}", spread))
+    return pandas.DataFrame(rows, columns=[by, "metric", "runs", "mean", "standard deviation"])
+
+
+def _common(found: Sequence[RunRecord]) -> "pandas.DataFrame":
+    """Settings, versions and the like that are equal in all runs, and the commits."""
+    import pandas
+
+    each = [flat({name: getattr(run, name) for name in _ORIGIN}) for run in found]
+    equal = {name: v for name, v in each[0].items() if all(repr(one.get(name)) == repr(v) for one in each)}
+    shown = {name: str(value) for name, value in equal.items() if value is not None}
+    shown["commit"] = ", ".join(dict.fromkeys(run.commit or "none" for run in found))
+    return pandas.Series(shown, dtype=object).to_frame()
+
+
+def _html(frame: "pandas.DataFrame", **options: Any) -> str:
+    """The table; pandas escapes its texts."""
+    import pandas
+
+    with pandas.option_context("display.max_colwidth", None):
+        known = frame.where(frame.notna(), float("nan"))
+        return known.to_html(border=0, na_rep=formatting.UNKNOWN, **options)
+
+
+def _svg(figure: "Figure") -> str:
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg")
+    return base64.b64encode(drawn.getvalue()).decode()

@@ -79,19 +79,13 @@ _current: "Session | None" = None
 
 
 class Session:
-    """A running Spark. Displays itself; a context manager that stops it.
-
-    Attributes:
-        spark: the `SparkSession`.
-        slots: number of tasks that can run at the same time.
-        master: "local[2]" or "local-cluster[2,1,1024]".
-        home: of the lab.
-        group: of its processes in `labkit.system.family`.
-    """
+    """A running Spark. Displays itself; a context manager that stops it."""
 
     def __init__(self, spark: "SparkSession", home: Path, group: str, slots: int) -> None:
-        self.spark, self.slots, self.master = spark, slots, spark.sparkContext.master
-        self.home, self.group, self._running = home, group, True
+        self.spark, self.master = spark, spark.sparkContext.master  # "local[2]", "local-cluster[2,1,1024]"
+        self.slots = slots  # tasks that can run at the same time
+        self.home, self.group = home, group  # of its processes in `labkit.system.family`
+        self._running = True
 
     @property
     def healthy(self) -> bool:

@@ -5,20 +5,26 @@
         model = distributor.run(train, 3)       # of a dict that `train` returns, the numbers are reported
 
 TorchDistributor has no callbacks. The panel is pickled with the function, becomes a tracker in each rank, and
-the tracker follows the function there and sends its events to the kernel. A training file is not followed;
-what it prints is shown.
+the tracker follows the function there and sends its events to the kernel. A training file is not followed.
+
+TorchDistributor prints every line of torchrun and of the ranks: all goes to a log file, the training's own
+lines to the panel. Its wrapper around torchrun drops the exit status, so a training file that failed shows in
+this text only. Spark wraps the error of a rank into that of torchrun, that into a task's, and that into a
+job's; only the text has all of them.
 """
 
 import contextlib
+import logging
 import os
 import re
+import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
@@ -26,13 +32,39 @@ from labkit.panel.panel import Panel
 from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
 from labkit.settings import variables_set
 from labkit.spark.driver import LOOPBACK, active, current
-from labkit.spark.output import Output, advice, rank_error, summary
 
 _TEXT_SENT = 10_000  # characters of a traceback that a rank sends
 _LINE_SHOWN = 2000  # characters
 _SILENT_SECONDS = 60.0  # without a word of a rank
 # The frame of the file in which pyspark calls the function.
 _CALLER = re.compile(r"^<module>, train\.py, line \d+\n(?: +output = fn\(.*\n)?", re.MULTILINE)
+_BYTES = 50_000  # of the log, at its end, are looked at
+# Lines of torchrun and pyspark.
+_NOISE = re.compile(
+    r"^(\[rank\d+\]|\[?[EWI]\d{4} |\*{5}|Setting OMP_NUM|node_rank is only|Started |Finished |\s*$)"
+)
+_PORT_TAKEN = re.compile(r"server socket has failed to (listen|bind).*(EADDRINUSE|already in use)", re.I)
+_TRACEBACK = "Traceback (most recent call last):"
+# The lines of two ranks can mix: where another traceback begins, this one has no end.
+_OF_RANK = re.compile(rf"^{re.escape(_TRACEBACK)}\n(?:[ \t].*\n|\n)*(?!Traceback \()\S.*$", re.MULTILINE)
+_PYTHON = re.compile(rf"{re.escape(_TRACEBACK)}.*?^(\w[\w.]*(?:Error|Exception)\b.*?)$", re.S | re.M)
+_SPARK = re.compile(r"\[[A-Z_.\d-]{6,}\]:? .+")
+_ROOT = re.compile(r"Root Cause.*?rank\s*: (\d+)", re.DOTALL)
+_KILLED = re.compile(r"rank\s*: (\d+) .*?\n\s*exitcode\s*: -(\d+)")
+_SEE = "the panel above shows where; the files that it lists have the complete output"
+_FIXES = {  # pattern: fix; `{0}` is the pattern's group
+    r"CONTEXT_ONLY_VALID_ON_DRIVER|cannot pickle '?[\w.]+'? object|Could not serialize object": (
+        "create inside the function what cannot be pickled, such as a lock. Spark's session exists in this "
+        "process only: write the DataFrame as Parquet first, and pass its path to the function"
+    ),
+    r"No module named '([\w.]+)'": (
+        "from pyspark import cloudpickle; cloudpickle.register_pickle_by_value({0}) sends your own "
+        "module with the function; a package must be installed on every node"
+    ),
+    r"GPUs were unable to be found|gpu usage is unavailable|GPU resources were not configured": (
+        "TorchDistributor(…, use_gpu=False); its default is True"
+    ),
+}
 
 
 class SparkPanel(Panel):
@@ -94,7 +126,8 @@ class SparkPanel(Panel):
         """Follow the distributor's `run`, and set the variables that ranks on this machine inherit."""
         session, distributor, over = current(), self._distributor, threading.Event()
         folder = Path(session.log_dir) if session else self.settings.home / "spark"
-        self._output, self._ranks_report = self._output_to(folder / f"{self.run_id}.log"), False
+        self._ranks_report = False
+        self._log_to(folder / f"{self.run_id}.log")
         variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
         variables = {name: value for name, value in variables.items() if name not in os.environ}
         if session is not None:
@@ -137,14 +170,15 @@ class SparkPanel(Panel):
         if failure.rank is not None:
             how = f"was {failure.text}" if failure.text.startswith("killed") else f"raised {failure.message}"
             fact = f"rank {failure.rank} {how}"
-        fix = advice(f"{failure.text}\n{error}\n{self._output.text()}")
-        fix = fix or "the panel above shows where; the files that it lists have the complete output"
+        text = f"{failure.text}\n{error}\n{self._output.text()}"
+        known = ((re.search(pattern, text), fix) for pattern, fix in _FIXES.items())
+        fix = next((fix.format(*found.groups()) for found, fix in known if found), _SEE)
         return RunFailed(f"finish the run {self.state.name!r}", fact, fix)
 
     # -- a launch -------------------------------------------------------------------------------------
 
-    def _output_to(self, log: Path) -> Output:
-        return Output(log, self._print, lambda: self._lost_port() and _cancel())
+    def _log_to(self, log: Path) -> None:
+        self._output = Output(log, self._print, lambda: self._lost_port() and _cancel())
 
     def _followed(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """TorchDistributor's `run`, with its output captured. A launch whose port was taken is repeated once.
@@ -167,7 +201,7 @@ class SparkPanel(Panel):
             if self._lost_port():
                 with self.update() as state:
                     state.note = "launched twice: another program had taken the port of torchrun"
-                self._output = self._output_to(self._output.log.with_suffix(".again.log"))
+                self._log_to(self._output.log.with_suffix(".again.log"))
                 result = launch(*args, **kwargs)
             if isinstance(result, dict):
                 plain = {name: value for name, value in result.items() if isinstance(value, (int, float))}
@@ -233,3 +267,99 @@ def _of_spark(error: BaseException) -> bool:
     frames = traceback.walk_tb(error.__traceback__)
     names = [frame.f_globals.get("__name__", "") for frame, _ in frames]
     return isinstance(error, _TorchrunFailed) or any(name.startswith(("pyspark", "py4j")) for name in names)
+
+
+# -- what is printed ------------------------------------------------------------------------------
+
+
+class Output:
+    """Writes what pyspark's threads print to `log`, and calls `on_line` with the training's lines."""
+
+    def __init__(self, log: Path, on_line: Callable[[str], None], on_port_taken: Callable[[], None]) -> None:
+        self.log, self._on_line, self._on_port_taken = log, on_line, on_port_taken
+        self.torchrun_failed = False  # whether torchrun has reported that a rank failed
+        self.port_taken = False  # whether a torchrun found its port taken by another program
+        self._in_traceback = False
+
+    def text(self) -> str:
+        """The end of the log."""
+        with contextlib.suppress(OSError), self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - _BYTES))
+            return file.read().decode(errors="replace")
+        return ""
+
+    @contextlib.contextmanager
+    def captured(self) -> Iterator[None]:
+        """Keep what is printed by this thread, which runs pyspark, and by threads that start in the block."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        others = set(threading.enumerate()) - {threading.current_thread()}
+        logger = logging.getLogger("TorchDistributor")  # it tells that it has started
+        with self.log.open("a", encoding="utf-8", errors="replace", buffering=1) as log:
+            out, err = (_Split(stream, log, self._line, others) for stream in (sys.stdout, sys.stderr))
+            logger.addFilter(_is_warning)
+            try:
+                with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                    yield
+            finally:
+                logger.removeFilter(_is_warning)
+
+    def _line(self, line: str) -> None:
+        self.torchrun_failed = self.torchrun_failed or "failed (exitcode" in line
+        if _PORT_TAKEN.search(line) and not self.port_taken:
+            self.port_taken = True
+            self._on_port_taken()
+        before = self._in_traceback
+        # The last line of a traceback is not indented.
+        self._in_traceback = line.startswith(_TRACEBACK) or (before and line[:1] in ("", " ", "\t"))
+        if not (self.torchrun_failed or before or self._in_traceback or _NOISE.match(line)):
+            self._on_line(line)
+
+
+class _Split:
+    """Stream wrapper: what `others` write passes through, everything else goes to the log file."""
+
+    def __init__(
+        self, stream: TextIO, log: TextIO, on_line: Callable[[str], None], others: set[threading.Thread]
+    ) -> None:
+        self._stream, self._log, self._on_line, self._others, self._part = stream, log, on_line, others, ""
+
+    def write(self, text: str) -> int:
+        if self._log.closed or threading.current_thread() in self._others:
+            return self._stream.write(text)
+        self._log.write(text)
+        *lines, self._part = (self._part + text).split("\n")
+        for line in lines:
+            self._on_line(line)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def rank_error(text: str) -> tuple[int, str] | None:
+    """(rank, traceback) of the rank that failed first, according to this text; None if none did.
+
+    A rank that was killed has no traceback, and the others fail because it is gone. Ranks that torchrun ended
+    (SIGTERM) are no cause. Once the ranks have met, ``[rank0]:`` is before each line of a traceback.
+    """
+    for rank, number in _KILLED.findall(text):
+        if number != "15":
+            return int(rank), f"killed ({signal.Signals(int(number)).name})"
+    if (root := _ROOT.search(text)) is None:  # torchrun names the rank that failed first
+        return None
+    rank = root[1]
+    if lines := re.findall(rf"^\s*\[rank{rank}\]: ?(.*\S.*)$", text, re.MULTILINE):
+        return int(rank), "\n".join(lines)
+    found = _OF_RANK.search(text.partition("failed (exitcode")[0])
+    return (int(rank), found[0]) if found else None
+
+
+def summary(text: str) -> str:
+    """The message of a Spark error in one line, without Java's stack trace."""
+    found = _PYTHON.search(text)
+    line = found[1] if found else (spark[0] if (spark := _SPARK.search(text)) else text.strip())
+    return line.partition("\n")[0][:300]
+
+
+def _is_warning(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.INFO

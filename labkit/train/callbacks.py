@@ -125,16 +125,12 @@ class Interrupts:
     Ray's handler waits for the controller to abort the run. While workers start, the controller doesn't
     listen (ray-project/ray 54181), which takes a minute if something is wrong with a node. Before Ray has
     set its handler, an interrupt can get lost in an import.
-
-    Attributes:
-        came: whether there was an interrupt, whatever `fit()` then raises.
-        controller: of the run; it lives as long as this refers to it.
-        forced: whether the controller didn't listen, and was killed.
     """
 
     def __init__(self, trainer: Any) -> None:
-        self.came = self.forced = False
-        self.controller: ray.actor.ActorHandle | None = None
+        self.came = False  # whether there was an interrupt, whatever `fit()` then raises
+        self.forced = False  # whether the controller didn't listen, and was killed
+        self.controller: ray.actor.ActorHandle | None = None  # of the run; it lives as long as this handle
         trainer._register_sigint_handler = self._listen
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._note)
@@ -199,13 +195,6 @@ def reported_checkpoints(
         LabError: there is no such run, or its list is not Ray's.
     """
     filesystem = filesystem or pyarrow.fs.LocalFileSystem()
-
-    def reported(result: dict[str, Any]) -> ReportedCheckpoint:
-        name = result["checkpoint_dir_name"]
-        status = ReportedCheckpointStatus[statuses.get(name, "COMMITTED")]
-        checkpoint = ray.train.Checkpoint(f"{path}/{name}", filesystem)
-        return ReportedCheckpoint(checkpoint=checkpoint, metrics=result["metrics"], status=status)
-
     try:
         with filesystem.open_input_stream(f"{path}/checkpoint_manager_snapshot.json") as file:
             kept = json.loads(file.read())
@@ -216,7 +205,13 @@ def reported_checkpoints(
         }
         # By the number of their report; Ray keeps them by their score.
         numbered = zip(kept["checkpoint_report_indices"], kept["checkpoint_results"], strict=True)
-        return [reported(result) for _, result in sorted(numbered, key=lambda pair: pair[0])]
+        found = []
+        for _, result in sorted(numbered, key=lambda pair: pair[0]):
+            name = result["checkpoint_dir_name"]
+            checkpoint = ray.train.Checkpoint(f"{path}/{name}", filesystem)
+            status = ReportedCheckpointStatus[statuses.get(name, "COMMITTED")]
+            found.append(ReportedCheckpoint(checkpoint, result["metrics"], status))
+        return found
     except (OSError, ValueError, KeyError, TypeError) as error:
         fact = f"there is no list of them as Ray 2.60 writes it ({type(error).__name__}: {error})"
         fix = "give result.path, or storage_path/name of a run that reported a checkpoint"

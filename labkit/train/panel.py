@@ -52,7 +52,6 @@ class TrainPanel(Panel):
     def __init__(self, name: str, **about: Any) -> None:
         self._trainer: Any = None
         self._interrupts: callbacks.Interrupts | None = None
-        self._of_trainer: dict[str, Any] = {}  # what is shown and recorded of it
         super().__init__(name, **{"engine": "Ray Train", **about})
 
     @interrupts.stoppable("the checks before the start", left="Nothing has been started")
@@ -81,18 +80,7 @@ class TrainPanel(Panel):
         if warning := callbacks.wrong_order(run.checkpoint_config):
             warnings.warn(warning, stacklevel=3)
         self._trainer, self.loop = trainer, trainer.train_loop_per_worker
-        config = trainer.train_loop_config or {}
         self.first_phase = "starting" if workers else "preparing"
-        recorded = ("num_workers", "use_gpu", "resources_per_worker")
-        self._of_trainer = {
-            "world_size": max(workers, 1),
-            "engine": "Ray Train" if workers else "one process",
-            "config": config,
-            "scaling": {name: getattr(scaling, name) for name in recorded},
-        }
-        for length, names in _LENGTHS.items():
-            if given := [config[name] for name in names if config.get(name) is not None]:
-                self._of_trainer[length] = given[0]
         if self.state.status == "ready":
             self.state = self.new_state()
         return self
@@ -120,11 +108,19 @@ class TrainPanel(Panel):
         return super().__enter__()
 
     def new_state(self) -> TrainingRun:
-        about = {**self._about, **self._of_trainer}
-        if self._of_trainer and about["engine"] == "Ray Train":
+        if (trainer := self._trainer) is None:
+            return TrainingRun(self._name, **self._about)
+        scaling, config = trainer.scaling_config, trainer.train_loop_config or {}
+        recorded = ("num_workers", "use_gpu", "resources_per_worker")
+        about = {**self._about, "world_size": max(scaling.max_workers, 1), "engine": "one process"}
+        about |= {"config": config, "scaling": {name: getattr(scaling, name) for name in recorded}}
+        for length, names in _LENGTHS.items():
+            if given := [config[name] for name in names if config.get(name) is not None]:
+                about[length] = given[0]
+        if scaling.max_workers:
             # As text: a path may be a URI ("s3://bucket/runs"), whose two slashes a Path would make one.
-            storage = str(self._trainer.run_config.storage_path).rstrip("/")
-            about["storage_path"] = f"{storage}/{self._run_name}"
+            storage = str(trainer.run_config.storage_path).rstrip("/")
+            about |= {"engine": "Ray Train", "storage_path": f"{storage}/{self._run_name}"}
         return TrainingRun(self._name, **about)
 
     def files(self) -> list[tuple[str, str]]:

@@ -30,7 +30,7 @@ from labkit import cluster, interrupts
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
 from labkit.panel.base import LivePanel
-from labkit.tune import saved, trials
+from labkit.tune import trials
 from labkit.tune.sweep import OVER, SweepRun, TrialState
 from labkit.tune.trials import TunerPlan
 
@@ -100,7 +100,7 @@ class SweepCallback(tune.Callback):
     def get_state(self) -> None:
         """Save the sweep's state: Tune asks for that of callbacks when it has written all others."""
         for trial in self._trials[:1]:
-            saved.save(*self.panel.plan.storage, Path(trial.storage.experiment_driver_staging_path))
+            self.panel.plan.save_state(Path(trial.storage.experiment_driver_staging_path))
 
     @_if_open
     def on_experiment_end(self, trials: Sequence[Any], **_: Any) -> None:
@@ -176,7 +176,7 @@ class SweepPanel(LivePanel):
         """Follow `tuner` in a ``with`` block around its ``fit()``, and switch off what Tune would print.
 
         A sweep without a name gets this run's id as its name. If `tuner` restores a sweep that was killed,
-        its saved state is put back (see `labkit.tune.saved`).
+        its saved state is put back.
 
         Raises:
             LabError: the sweep cannot work (see `TunerPlan.check`).
@@ -186,7 +186,7 @@ class SweepPanel(LivePanel):
         trials.named_uniquely(tuner, self.run_id)
         plan, lab = TunerPlan.from_tuner(tuner), cluster.current()
         if plan.restored:
-            saved.restore(*plan.storage)
+            plan.restore_state()
         # Clusters of others may add nodes by themselves.
         plan.check([node.resources for node in lab.nodes] if lab is not None and lab.is_ours else ())
         own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"

@@ -7,7 +7,7 @@ scheduler ended it, because others were better), failed, or cut off (the sweep e
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.display.formatting import UNKNOWN, number, plural, seconds, short
@@ -31,27 +31,21 @@ _STEPS_TOLD = 4  # lines with counts in a log
 
 @dataclass
 class TrialState:
-    """One trial.
+    """One trial."""
 
-    Attributes:
-        number: its place in the order of creation, from 0.
-        config: its configuration on one level ("optimizer/lr").
-        why: what ended it, in a few words.
-        iteration, seconds: results that it has reported, and its training time as Tune counts it.
-        value: the sweep's metric in its newest result; None if that is no finite number.
-        curve: (iteration, time, value), thinned for long trials; `time` is what the scheduler counts.
-        changes: how often its configuration was changed during the sweep.
-    """
-
-    number: int
-    config: dict[str, Any] = field(default_factory=dict)
+    number: int  # its place in the order of creation, from 0
+    config: dict[str, Any] = field(default_factory=dict)  # on one level ("optimizer/lr")
     status: str = "waiting"
-    why: str = ""
-    iteration: int = 0
-    seconds: float = 0.0
-    value: float | None = None
+    why: str = ""  # what ended it, in a few words
+    iteration: int = 0  # results that it has reported
+    seconds: float = 0.0  # of training, as Tune counts them
+    value: float | None = None  # the metric in its newest result; None if that is no finite number
+    # (iteration, time, value), thinned for long trials; `time` is what the scheduler counts
     curve: list[tuple[int, float, float]] = field(default_factory=lambda: Thinned(_POINTS_KEPT))
-    changes: int = 0
+    changes: int = 0  # how often its configuration was changed during the sweep
+
+    def to_record(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "curve"}
 
     def row(self, names: Sequence[str], *, is_best: bool) -> tuple[str | Mark, ...]:
         """Its row in the table, with the values of these parameters."""
@@ -141,9 +135,8 @@ class SweepRun(Run):
     def ranked(self) -> list[TrialState]:
         """All trials, the best first and those without a value last."""
         sign = 1 if self.mode == "min" else -1
-        return sorted(
-            self.trials.values(), key=lambda one: math.inf if one.value is None else sign * one.value
-        )
+        of = self.trials.values()
+        return sorted(of, key=lambda one: math.inf if one.value is None else sign * one.value)
 
     def eta(self, now: float | None = None) -> float | None:
         """Seconds left, if the trials to come take as long as those that are over."""
@@ -153,7 +146,6 @@ class SweepRun(Run):
 
     def to_record(self) -> dict[str, Any]:
         best, spent = self.best, self.phase_seconds()
-        trials = [asdict(trial) for trial in self.trials.values()]
         return {
             "workers": self.at_once,
             "dataset": self.dataset,
@@ -166,7 +158,7 @@ class SweepRun(Run):
             "extra": {
                 "counts": dict(self.counts()),
                 "best": best.number if best else None,
-                "trials": [{name: row[name] for name in row if name != "curve"} for row in trials],
+                "trials": [one.to_record() for one in self.trials.values()],
             },
         }
 

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import functools
 import importlib
+import json
 import logging
 import math
 import os
@@ -27,12 +28,15 @@ from ray.tune.utils import flatten_dict
 
 from labkit.display import tracebacks
 from labkit.errors import LabError
+from labkit.files import atomic_write
 from labkit.settings import variables_set
 from labkit.storage import check_run_name
-from labkit.tune import saved
 
 STATUS = {"RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished", "ERROR": "failed"}
 _NOT_METRICS = {*AUTO_RESULT_KEYS, "done", "trial_id", "experiment_tag", "should_checkpoint"}
+STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's list of trials
+# Not .json or .pkl: when Tune restores a sweep, it copies those to its local folder, and later back again.
+SAVED = "last_state.saved"
 _LONGEST = 80  # characters of an object in a configuration
 _KILLED = ("died unexpectedly", "running low on memory")  # in what Ray says of a process that is gone
 _TABLES = "RAY_AIR_NEW_OUTPUT"  # "1", the default, prints tables in a terminal whatever `verbose` says
@@ -74,8 +78,7 @@ class TunerPlan:
         if not isinstance(tuner, tune.Tuner):
             fact = f"watch() takes a ray.tune.Tuner and got {tuner!r:.60}"
             raise LabError("follow the sweep", fact, "panel.watch(tune.Tuner(trainable, param_space=…))")
-        inner = getattr(tuner, "_local_tuner", None)
-        if inner is None:
+        if (inner := getattr(tuner, "_local_tuner", None)) is None:
             fact = "this process is a Ray client (ray://…): Tune's loop runs on the cluster, unseen here"
             fix = "connect to HOST:6379 from inside the cluster's network; tuner.fit() alone works from here"
             raise LabError("follow the sweep", fact, fix)
@@ -183,7 +186,7 @@ class TunerPlan:
         """Refuse the name of an earlier sweep: in one folder the results of both would be mixed."""
         check_run_name(str(self.run.name), only_ascii=False)
         try:
-            taken = saved.states(*self.storage)
+            taken = self._states()
         except OSError:
             return  # Tune reports at once that the storage can't be reached
         if taken:
@@ -192,6 +195,47 @@ class TunerPlan:
                 f"{self.run.storage_path} has one of that name already, and trials of both would be mixed",
                 "a fresh one: RunConfig(name=panel.run_id, …). To go on with that: Tuner.restore(path, …)",
             )
+
+    # -- its state in one file ------------------------------------------------------------------------
+    #
+    # Tune keeps the state in several files (trials, searcher, callbacks), and a thread copies them to the
+    # storage while the loop may already write the next state. So a kill can leave files there that are cut
+    # off or of different moments: of six sweeps that were killed at random, four could not be restored.
+
+    def save_state(self, staging: Path) -> None:
+        """Save the newest state in Tune's local folder `staging`, all files of one moment, as one file."""
+        newest = max(path.stem for path in staging.glob(f"{STATE_FILES}*.json"))
+        found = staging.glob(f"[!.]*-{newest.removeprefix(STATE_FILES)}.*")
+        files = {path.name: path.read_bytes().decode("latin-1") for path in found}  # JSON has no bytes
+        self._write(SAVED, json.dumps(files).encode())
+
+    def restore_state(self) -> None:
+        """Write the saved state over Tune's own files, unless those are of a later run without a panel."""
+        filesystem, folder = self.storage
+        try:
+            with filesystem.open_input_stream(f"{folder}/{SAVED}") as file:
+                files: dict[str, str] = json.loads(file.read())
+        except (FileNotFoundError, ValueError):
+            return  # there is none, or it is damaged: Tune's own files are what there is
+        newest = max(name for name in files if name.startswith(STATE_FILES))
+        if max(self._states(), default="") <= newest:
+            for name, text in files.items():
+                self._write(Path(name).name, text.encode("latin-1"))
+
+    def _states(self) -> list[str]:
+        """The names of Tune's lists of trials in the sweep's folder."""
+        filesystem, folder = self.storage
+        found = filesystem.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True))
+        return [info.base_name for info in found if info.base_name.startswith(STATE_FILES)]
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Write a file of the sweep's folder atomically. An object store does so by itself."""
+        filesystem, folder = self.storage
+        if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
+            atomic_write(f"{folder}/{name}", content)
+        else:
+            with filesystem.open_output_stream(f"{folder}/{name}") as file:
+                file.write(content)
 
     # -- while it runs --------------------------------------------------------------------------------
 

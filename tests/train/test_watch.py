@@ -1,8 +1,6 @@
 """`panel.watch` and loops that know nothing of labkit."""
 
-import runpy
 import sys
-from types import SimpleNamespace
 
 import pytest
 import ray.data
@@ -140,24 +138,3 @@ def test_a_module_that_workers_lack_is_named_with_the_way_to_ship_it(lab, home, 
     eval(call)
     panel.fit(trainer_of(home, workers=1, loop=train_it.loop))
     assert panel.state.status == "finished"
-
-
-def test_the_plain_script_of_lesson_03(lab, home, panel, root, monkeypatch, capsys):
-    """Its train function, unchanged."""
-    fit_of_ray = TorchTrainer.fit
-
-    def followed(trainer):
-        with panel.watch(trainer):
-            return fit_of_ray(trainer)
-
-    monkeypatch.setattr(TorchTrainer, "fit", followed)
-    monkeypatch.setattr(ray, "init", lambda *_, **__: SimpleNamespace())
-    monkeypatch.setenv("STORAGE", str(home / "plain"))
-    [script] = (root / "notebooks" / "plain").glob("03_*.py")
-    runpy.run_path(str(script), run_name="__main__")
-    state = panel.state
-    assert "accuracy 0.9" in capsys.readouterr().out
-    # 1,437 rows for two workers, in batches of 64, in six epochs; the sampler repeats one row.
-    assert sum(worker.rows for worker in state.workers.values()) == 6 * 1438
-    assert {worker.made for worker in state.workers.values()} == {6 * 12}
-    assert len(state.epoch_seconds) == 6 and len(state.history) == 6

@@ -15,7 +15,8 @@ from labkit import runs
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
-from labkit.tune import SweepPanel, saved
+from labkit.tune import SweepPanel
+from labkit.tune.trials import TunerPlan
 
 pytestmark = pytest.mark.fault
 
@@ -200,7 +201,7 @@ def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch)
     def full(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(saved, "save", full)
+    monkeypatch.setattr(TunerPlan, "save_state", full)
     with pytest.warns(UserWarning, match="or keep its state.*No space left"):
         results = sweep(climb, {"x": tune.grid_search([1, 2])})
     assert [len(result.metrics_dataframe) for result in results] == [3, 3]

@@ -8,7 +8,7 @@ import pytest
 
 from kernels import kernel
 from labkit.system import supervision
-from labkit.tune import saved
+from labkit.tune import trials
 from labs import home as home_of_its_own
 
 pytestmark = pytest.mark.fault
@@ -124,7 +124,7 @@ def killed_in(home, code, *, when):
 
 
 def cut_off_the_files_of_tune(home):
-    (state,) = home.rglob(f"night/{saved.NAME}")
+    (state,) = home.rglob(f"night/{trials.SAVED}")
     files = [path for path in state.parent.iterdir() if re.search(r"state-.*\.(json|pkl)$", path.name)]
     assert files
     for path in files:
