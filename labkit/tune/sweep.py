@@ -78,6 +78,7 @@ class SweepRun(Run):
     at_once: int = 0  # the most trials that ran at a time
     trials: dict[str, TrialState] = field(default_factory=dict)  # by Tune's id
     warning: str = ""  # what is wrong with the sweep although it runs
+    waits: str = ""  # for which resources it waits, if no trial goes on
 
     # -- what happens -------------------------------------------------------------------------------
 
@@ -175,7 +176,7 @@ class SweepRun(Run):
         self.progress = self.done / self.total if self.total else None, told
         self.tables = [self._table(ranked)] if ranked else []
         self.plot = self._curves(ranked) if ranked or not self.over else None
-        self.notes = [self.warning] if self.warning else []
+        self.notes = [note for note in (self.warning, "" if self.over else self.waits) if note]
         self.what = " · ".join(words.values()) or "no trial"
         self.result, self.news = self.best_line(), []
         if self.total and (step := self.done * _STEPS_TOLD // self.total):
