@@ -78,7 +78,6 @@ class SweepRun(Run):
     at_once: int = 0  # the most trials that ran at a time
     trials: dict[str, TrialState] = field(default_factory=dict)  # by Tune's id
     warning: str = ""  # what is wrong with the sweep although it runs
-    waits: str = ""  # for which resources it waits, if no trial goes on
 
     # -- what happens -------------------------------------------------------------------------------
 
