@@ -47,6 +47,7 @@ RAY = {
         "ray.data.context:EXECUTION_CALLBACKS_ENV_VAR": "the panel of Ray Data",
     },
     "labkit/tune/trials.py": {
+        "ray.air.execution.resources.placement_group:remove_placement_group": "CPUs that Ray loses",
         "ray.train._internal.storage:StorageContext.experiment_driver_staging_path": "files of a sweep",
         "ray.tune.experiment:Trial.error_file": "why a trial failed",
         "ray.tune.result:AUTO_RESULT_KEYS": "Tune's own figures are listed among the metrics",
@@ -157,7 +158,7 @@ def test_tune_still_has_what_only_its_objects_show(tmp_path):
         tune.search.ConcurrencyLimiter(tune.search.Searcher("loss", "min"), 1): ["_metric", "_mode"],
         asha._brackets[0]: ["_rungs"],
         tune.with_resources(lambda config: None, {"CPU": 1}): ["_resources"],
-        trial: ["run_metadata", "storage"],
+        trial: ["run_metadata", "storage", "placement_group_factory"],
         trial.run_metadata: ["last_result"],
     }
     assert {"param_space", "converted_trainable"} <= set(dir(tuner._local_tuner))

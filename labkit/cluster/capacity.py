@@ -2,10 +2,14 @@
 
 import math
 import warnings
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import LabError, expect_int
+
+QUIET_FOR = 20.0  # seconds without news of a run after which its panel says what it waits for
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,27 @@ def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str,
     fact = f"each needs {asked} of one node, and no node has that ({has})"
     fix = "ask for less, or add a node that has it, as in lab.add_node(cpus=1, resources={…})"
     _refuse(attempt, fact, fix, ours=ours)
+
+
+def waits_for(besides: Sequence[list[dict[str, float]]] = ()) -> str:
+    """What the first placement group that waits wants, and what is free of it; "" if none of this job waits.
+
+    Args:
+        besides: bundles of groups that may wait, such as those of trials whose turn comes.
+    """
+    import ray
+
+    job, table = ray.get_runtime_context().get_job_id(), ray.util.placement_group_table()
+    mine = [group for id, group in table.items() if id.endswith(job) and group["state"] == "PENDING"]
+    wanted = [[*group["bundles"].values()] for group in mine]
+    asked = next((bundles for bundles in wanted if bundles not in besides), [])
+    amounts = sum(map(Counter, asked), Counter())
+    if not amounts:
+        return ""
+    free, there = ray.available_resources(), ray.cluster_resources()
+    told = [f"{n:g} {one} ({free.get(one, 0):g} of {there.get(one, 0):g} free)" for one, n in amounts.items()]
+    fix = "ask for less, end what holds the rest, or add a node; if nothing holds it, start the cluster again"
+    return f"waiting for {' and '.join(told)}: {fix}"
 
 
 def _refuse(attempt: str, fact: str, fix: str, *, ours: bool) -> None:

@@ -118,6 +118,7 @@ class Run:
     brief: bool = False  # whether a log has nothing of it but its end
     hang: list[str] = field(default_factory=list)  # what each worker waits for, if nothing is heard …
     heard_at: float = 0.0  # … since then
+    waits: str = ""  # for which resources it waits, if nothing is heard
     explained: tuple[float, list[str]] | None = None  # when a reader asked, and what each worker did then
     version: int = 0  # grows with each event: a panel is drawn only when there is something new
 

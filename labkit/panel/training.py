@@ -405,7 +405,8 @@ class TrainingRun(Run):
         self.tiles = list(self._shown_tiles())
         self.tables = [*self._shown_workers(), *self._shown_checkpoints(now)]
         self.plot, self.spans = self._shown_curves(), self.timeline(now)
-        self.notes = [note for note in (self._changes(), self.note, self._no_batch()) if note]
+        waits = "" if self.over else self.waits
+        self.notes = [note for note in (self._changes(), self.note, waits, self._no_batch()) if note]
         self.what = plural(len(self.epoch_seconds), "epoch") if self.epoch_seconds else ""
         self.result = self._result()
         self.news = list(self._log())

@@ -239,6 +239,16 @@ class TrainPanel(Panel):
     def _look(self, over: threading.Event) -> None:
         while not over.wait(0.5):
             self._follow_checkpoints()
+            self._note_waits()
+
+    def _note_waits(self) -> None:
+        """When nothing is heard, say which CPUs the workers wait for: Ray says it in a log."""
+        quiet = self.state.now() - max(self.state.heard_at, self.state.started_at) >= capacity.QUIET_FOR
+        with contextlib.suppress(Exception):  # the cluster is gone, and the run's own error says that better
+            waits = capacity.waits_for() if quiet and self.trains_elsewhere() else ""
+            if waits != self.state.waits:
+                with self.update() as run:
+                    run.waits = waits
 
     def _look_for_hangs(self, over: threading.Event) -> None:
         """When nothing is heard, say what each rank waits for."""

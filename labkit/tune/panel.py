@@ -27,6 +27,7 @@ from ray import tune
 from ray.tune.utils import flatten_dict
 
 from labkit import cluster, interrupts
+from labkit.cluster import capacity
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
 from labkit.panel.base import LivePanel
@@ -64,6 +65,7 @@ class SweepCallback(tune.Callback):
         self._configs: dict[str, Any] = {}  # by trial, what is shown: Tune replaces one that it changes
         self._has_time = False  # whether any result had what the scheduler counts
         self._next_look = 0.0
+        self._news_at = time.monotonic()  # when a trial last reported, began or ended
 
     def __reduce__(self) -> tuple:
         return type(self), ()
@@ -82,12 +84,15 @@ class SweepCallback(tune.Callback):
     def on_step_end(self, **_: Any) -> None:
         if time.monotonic() >= self._next_look:  # a step takes a few milliseconds
             self._next_look = time.monotonic() + _LOOK_EVERY
+            waits = self._waits()
             with self.panel.update() as state:
                 for trial in sorted(self._trials, key=trials.place_of):
                     self._look(state, trial)
+                state.waits = waits
 
     @_if_open
     def on_trial_result(self, trial: Any, result: dict[str, Any], **_: Any) -> None:
+        self._news_at = time.monotonic()
         with self.panel.update() as state:
             known = self._known(state, trial)
             if self._configs[trial.trial_id] is not trial.config:
@@ -145,11 +150,19 @@ class SweepCallback(tune.Callback):
         known, status = self._known(state, trial), trials.STATUS.get(trial.status, "waiting")
         if known.status in OVER or known.status == status:
             return
+        self._news_at = time.monotonic()
         if status == "failed":
             state.trial_failed(trial.trial_id, trials.why_failed(trial))
         else:
             early = status == "finished" and trial.trial_id in self.panel.plan.stopped
             state.set_status(trial.trial_id, "stopped early" if early else status)
+
+    def _waits(self) -> str:
+        """What a sweep without news waits for. While trials run, the others may wait for their turn."""
+        if time.monotonic() - self._news_at < capacity.QUIET_FOR:
+            return ""
+        running = self.panel.state.counts()["running"]
+        return capacity.waits_for([one.placement_group_factory.bundles for one in self._trials if running])
 
 
 class SweepPanel(LivePanel):
@@ -219,7 +232,12 @@ class SweepPanel(LivePanel):
         run.verbose, run.progress_reporter = 0, tune.CLIReporter()  # the other one displays
         SweepCallback.panel = self
         try:
-            with trials.without_noise(), self.plan.noting_stops(), trials.noting_interrupts() as interrupted:
+            with (
+                trials.without_noise(),
+                self.plan.noting_stops(),
+                trials.without_lost_cpus(),
+                trials.noting_interrupts() as interrupted,
+            ):
                 self.interrupted = interrupted
                 yield
         finally:

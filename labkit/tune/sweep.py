@@ -175,7 +175,7 @@ class SweepRun(Run):
         self.progress = self.done / self.total if self.total else None, told
         self.tables = [self._table(ranked)] if ranked else []
         self.plot = self._curves(ranked) if ranked or not self.over else None
-        self.notes = [self.warning] if self.warning else []
+        self.notes = [note for note in (self.warning, "" if self.over else self.waits) if note]
         self.what = " · ".join(words.values()) or "no trial"
         self.result, self.news = self.best_line(), []
         if self.total and (step := self.done * _STEPS_TOLD // self.total):

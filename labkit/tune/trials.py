@@ -15,11 +15,13 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
+import ray
 from ray import tune
 from ray.tune.experiment import Experiment
 from ray.tune.result import AUTO_RESULT_KEYS
@@ -37,6 +39,7 @@ _NOT_METRICS = {*AUTO_RESULT_KEYS, "done", "trial_id", "experiment_tag", "should
 STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's list of trials
 # Not .json or .pkl: when Tune restores a sweep, it copies those to its local folder, and later back again.
 SAVED = "last_state.saved"
+_REMOVED_AT_ONCE = 16  # placement groups; Tune asks for no more at a time on a small cluster
 _LONGEST = 80  # characters of an object in a configuration
 _KILLED = ("died unexpectedly", "running low on memory")  # in what Ray says of a process that is gone
 _TABLES = "RAY_AIR_NEW_OUTPUT"  # "1", the default, prints tables in a terminal whatever `verbose` says
@@ -315,6 +318,33 @@ def noting_interrupts() -> Iterator[Callable[[], bool]]:
         yield lambda: any(event.is_set() for event in (early, *events))
     finally:
         module._setup_signal_catching = catch
+
+
+@contextlib.contextmanager
+def without_lost_cpus() -> Iterator[None]:
+    """Let Tune remove a placement group when Ray has made it, or has had no CPUs for it for a second.
+
+    Ray loses the CPUs of a group that is removed a few milliseconds after it was asked for, while it is being
+    made (ray-project/ray 64693 is near to it). Tune does that whenever a trial gets the actor of another one.
+    """
+    module = importlib.import_module("ray.air.execution.resources.placement_group")
+    remove = module.remove_placement_group
+
+    def remove_when_made(group: Any) -> None:
+        with contextlib.suppress(Exception):  # there is no such group any more
+            group.wait(1)  # whole seconds
+        remove(group)
+
+    with ThreadPoolExecutor(_REMOVED_AT_ONCE) as threads:
+
+        def later(group: Any) -> Future:
+            return threads.submit(remove_when_made, group)
+
+        module.remove_placement_group = ray.util.remove_placement_group = later
+        try:
+            yield
+        finally:
+            module.remove_placement_group = ray.util.remove_placement_group = remove
 
 
 # -- one trial --------------------------------------------------------------------------------------

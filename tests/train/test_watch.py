@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -14,10 +15,12 @@ from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_model
 
 from labkit import runs
+from labkit.cluster import capacity
 from labkit.errors import LabError
 from labkit.panel.reporters import NullReporter
 from labkit.panel.tracking import hooks
 from labkit.train import TrainPanel
+from labs import until
 
 LAB = {"cpus_per_node": 3}
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
@@ -67,6 +70,24 @@ def test_two_workers(lab, home, panel):
     panel.fit(trainer)
     assert panel.run_id != first and len(state.history) == 3 == len(panel.state.history)
     assert state.note == panel.state.note == ""
+
+
+def test_workers_that_wait_for_cpus_which_another_one_holds(lab, home, panel, monkeypatch):
+    def look():
+        try:
+            until(lambda: panel.state.waits, seconds=120)
+            notes.append(panel.state.waits)
+        finally:
+            ray.util.remove_placement_group(held)
+
+    monkeypatch.setattr(capacity, "QUIET_FOR", 1.0)
+    held, notes = ray.util.placement_group([{"CPU": 1}] * 2), []
+    assert held.wait(60)
+    (looking := threading.Thread(target=look, daemon=True)).start()
+    panel.fit(trainer_of(home, workers=2))
+    looking.join()
+    assert notes[0].startswith("waiting for 2 CPU (1 of 3 free)")
+    assert panel.state.status == "finished" and not any("waiting" in note for note in panel.state.notes)
 
 
 @pytest.mark.parametrize(

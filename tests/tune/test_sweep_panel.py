@@ -7,16 +7,20 @@ import threading
 import time
 
 import pytest
+import ray
 from ray import cloudpickle, tune
+from ray.air.execution import PlacementGroupResourceManager, ResourceRequest
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from labkit import runs
+from labkit.cluster import capacity
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
-from labkit.tune import SweepPanel
+from labkit.tune import SweepPanel, trials
 from labkit.tune.trials import TunerPlan
+from labs import until
 
 pytestmark = pytest.mark.fault
 
@@ -205,3 +209,43 @@ def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch)
     with pytest.warns(UserWarning, match="or keep its state.*No space left"):
         results = sweep(climb, {"x": tune.grid_search([1, 2])})
     assert [len(result.metrics_dataframe) for result in results] == [3, 3]
+
+
+def test_a_request_that_tune_cancels_at_once_costs_no_cpu(lab):
+    for _ in range(60):
+        with trials.without_lost_cpus():
+            manager, request = PlacementGroupResourceManager(), ResourceRequest([{"CPU": 0.01}])
+            manager.request_resources(request)
+            manager.cancel_resource_request(request)
+    until(lambda: ray.available_resources().get("CPU") == lab.cpus, seconds=60)
+
+
+def wait_inside(config):
+    """A trial that runs, and waits for more, as one does that trains with workers."""
+    group = ray.util.placement_group([{"CPU": 1}, {"CPU": 1}])
+    while not group.wait(1):
+        pass
+    ray.util.remove_placement_group(group)
+    tune.report({"score": 1})
+
+
+@pytest.mark.parametrize(("trainable", "own"), [(climb, 0), (wait_inside, 1)])
+def test_a_sweep_that_waits_for_what_nobody_has_says_so(sweep, lab, monkeypatch, trainable, own):
+    monkeypatch.setattr(capacity, "QUIET_FOR", 1.0)
+    held = ray.util.placement_group([{"CPU": 1}] * (int(lab.cpus) - own))
+    assert held.wait(60)
+    notes = []
+
+    def look():
+        try:
+            until(lambda: sweep.panel is not None and sweep.panel.state.waits, seconds=120)
+            notes.append(sweep.panel.state.waits)
+        finally:
+            ray.util.remove_placement_group(held)
+
+    sweep.panel = None
+    (looking := threading.Thread(target=look, daemon=True)).start()
+    assert sweep(trainable, {"x": tune.grid_search([1, 1])}, max_concurrent_trials=1).num_errors == 0
+    looking.join()
+    assert notes[0].startswith(f"waiting for {1 + own} CPU (0 of {lab.cpus:g} free)")
+    assert sweep.panel.state.notes == []
