@@ -162,7 +162,9 @@ class SweepCallback(tune.Callback):
         if time.monotonic() - self._news_at < capacity.QUIET_FOR:
             return ""
         running = self.panel.state.counts()["running"]
-        return capacity.waits_for([one.placement_group_factory.bundles for one in self._trials if running])
+        with contextlib.suppress(Exception):  # the cluster is gone, and Tune's own error says that better
+            return capacity.waits_for([one.placement_group_factory.bundles for one in self._trials if running])
+        return ""
 
 
 class SweepPanel(LivePanel):

@@ -39,7 +39,7 @@ _NOT_METRICS = {*AUTO_RESULT_KEYS, "done", "trial_id", "experiment_tag", "should
 STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's list of trials
 # Not .json or .pkl: when Tune restores a sweep, it copies those to its local folder, and later back again.
 SAVED = "last_state.saved"
-_REMOVED_AT_ONCE = 16  # placement groups; Tune asks for no more at a time on a small cluster
+_REMOVED_AT_ONCE = 16  # placement groups; on a small cluster Tune has fewer requests at a time
 _LONGEST = 80  # characters of an object in a configuration
 _KILLED = ("died unexpectedly", "running low on memory")  # in what Ray says of a process that is gone
 _TABLES = "RAY_AIR_NEW_OUTPUT"  # "1", the default, prints tables in a terminal whatever `verbose` says
