@@ -163,7 +163,9 @@ class SweepCallback(tune.Callback):
             return ""
         running = self.panel.state.counts()["running"]
         with contextlib.suppress(Exception):  # the cluster is gone, and Tune's own error says that better
-            return capacity.waits_for([one.placement_group_factory.bundles for one in self._trials if running])
+            return capacity.waits_for(
+                [one.placement_group_factory.bundles for one in self._trials if running]
+            )
         return ""
 
 
