@@ -70,8 +70,10 @@ def _random_numbers(draws: list[list[float]]) -> None:
     first = {one: step for step, (one, _) in enumerate(draws)}
     for step, (_, other) in enumerate(draws):
         if other in first:
-            said = f"step {first[other]} on rank 0 draws the numbers of step {step} on rank 1"
-            raise Wrong(f"{said}: no two seeds may be equal")
+            raise Wrong(
+                f"step {first[other]} on rank 0 draws the numbers of step {step} on rank 1: "
+                "no two seeds may be equal"
+            )
 
 
 @LESSON.exercise(
