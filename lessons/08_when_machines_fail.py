@@ -252,7 +252,7 @@ assert 1 <= fault.repeated <= 10 and restarted.return_value["first"] in (10, 20)
 # %% [markdown]
 # ### Exercise 08-1 ★★★ · Resume to the same weights
 # A loop trains with momentum, a learning-rate schedule and dropout, which draws random numbers in each step. Write three functions for it; `step` is the number of steps that are done. `save_state` writes everything that changes into `state.pt` in `folder`, and `load_state` reads it and returns the step.
-# `before_step` is called before each step, and makes the random numbers of that step depend only on the step and the rank. The check lets two workers fail after five steps, and compares the resumed run with an undisturbed one.
+# `before_step` is called before each step, and makes the random numbers of that step depend only on the step and the rank, and differ for each pair of them. The check lets two workers fail after five steps, and compares the resumed run with an undisturbed one.
 
 
 # %%
@@ -446,7 +446,7 @@ assert fault.standstill > 2
 #     train_and_save (1240127741.py:15)
 # ```
 #
-# Where does each rank wait, and what did they disagree about? Let the *mean* loss of all ranks decide. `dist.all_reduce(tensor)` replaces a tensor by its sum over all ranks, and `dist.get_world_size()` is their number. The check trains on two workers. If nothing is changed, it waits for 40 seconds, and then stops.
+# Where does each rank wait, and what did they disagree about? Let the *mean* loss of all ranks decide. `dist.all_reduce(tensor)` replaces a tensor by its sum over all ranks, and `dist.get_world_size()` is their number. The check runs it on two workers and on one. If nothing is changed, it waits for 40 seconds, and then stops.
 
 
 # %%

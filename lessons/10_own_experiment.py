@@ -512,7 +512,7 @@ frame.head(3)
 # ### Exercise 10-3 ★★★ · Write the loop
 # Write a loop for such rows, with what you have learnt in this lesson and in 03b. The model is `torch.nn.Linear(columns, 1)`, trained with SGD. `config["train"]` is a dataset like the one above, and `config["valid"]` is a tuple of two tensors: x of shape [n, columns], and the prices y of shape [n].
 #
-# - After each of `config["epochs"]` epochs, the loop saves a checkpoint and reports the metric `rmse`: the root of the mean squared error on the validation rows. You choose the batch size and the learning rate. The prices have noise with a standard deviation of 5, and the check wants an rmse of less than 20 after four epochs.
+# - After each of `config["epochs"]` epochs, the loop saves a checkpoint and reports `epoch`, from 0, and `rmse`: the root of the mean squared error on the validation rows. You choose the batch size and the learning rate. The prices have noise with a standard deviation of 5, and the check wants an rmse of less than 20 after four epochs.
 # - Two workers share the rows, and their weights stay equal.
 # - If it's restarted, it continues after the latest checkpoint, with its weights.
 # - `keep_two` keeps the two best checkpoints.

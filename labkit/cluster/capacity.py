@@ -95,18 +95,22 @@ def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str,
     _refuse(attempt, fact, fix, ours=ours)
 
 
-def waits_for(besides: Sequence[list[dict[str, float]]] = ()) -> str:
+def waits_for(turns: Sequence[list[dict[str, float]]] = ()) -> str:
     """What the first placement group that waits wants, and what is free of it; "" if none of this job waits.
 
     Args:
-        besides: bundles of groups that may wait, such as those of trials whose turn comes.
+        turns: bundles of trials. While one of them has its group, the others wait for their turn.
     """
     import ray
 
     job, table = ray.get_runtime_context().get_job_id(), ray.util.placement_group_table()
-    mine = [group for id, group in table.items() if id.endswith(job) and group["state"] == "PENDING"]
-    wanted = [[*group["bundles"].values()] for group in mine]
-    asked = next((bundles for bundles in wanted if bundles not in besides), [])
+    groups = [group for id, group in table.items() if id.endswith(job)]
+    made, wanted = (
+        [[*group["bundles"].values()] for group in groups if group["state"] == state]
+        for state in ("CREATED", "PENDING")
+    )
+    excused = turns if any(bundles in turns for bundles in made) else ()
+    asked = next((bundles for bundles in wanted if bundles not in excused), [])
     amounts = sum(map(Counter, asked), Counter())
     if not amounts:
         return ""

@@ -158,14 +158,11 @@ class SweepCallback(tune.Callback):
             state.set_status(trial.trial_id, "stopped early" if early else status)
 
     def _waits(self) -> str:
-        """What a sweep without news waits for. While trials run, the others may wait for their turn."""
+        """What a sweep without news waits for."""
         if time.monotonic() - self._news_at < capacity.QUIET_FOR:
             return ""
-        running = self.panel.state.counts()["running"]
         with contextlib.suppress(Exception):  # the cluster is gone, and Tune's own error says that better
-            return capacity.waits_for(
-                [one.placement_group_factory.bundles for one in self._trials if running]
-            )
+            return capacity.waits_for([trial.placement_group_factory.bundles for trial in self._trials])
         return ""
 
 

@@ -29,7 +29,8 @@ parser.add_argument("path", nargs="?", help="your data; without it, a small tabl
 parser.add_argument("--seed", type=int, default=CONFIG["seed"], help="of the weights and the validation rows")
 parser.add_argument("--resume", action="store_true", help="continue the last run after its latest checkpoint")
 given = parser.parse_args([] if "ipykernel" in sys.modules else None)  # in a notebook: ["flats.csv"]
-CONFIG["seed"] = given.seed
+last = runs.latest(NAME, state=None) if given.resume else None
+CONFIG["seed"] = last.config["seed"] if last else given.seed  # else other rows would be for validation
 
 
 # %%
@@ -110,7 +111,7 @@ trainer = TorchTrainer(
     scaling_config=ScalingConfig(num_workers=settings.num_workers, use_gpu=settings.use_gpu),
     run_config=RunConfig(
         # Ray continues the run that had this name. Without a name, the panel finds a new one.
-        name=runs.latest(NAME, state=None).storage_path.rpartition("/")[2] if given.resume else None,
+        name=last.storage_path.rpartition("/")[2] if last else None,
         storage_path=store.storage_path("runs", NAME),
         storage_filesystem=store.filesystem,
         checkpoint_config=CheckpointConfig(1, "rmse", checkpoint_score_order="min"),
