@@ -282,10 +282,19 @@ def _refuse_others(features: dict[str, list], named: list[str], drop: list[str],
         fix = "make numbers of one of these, since no other column is left to predict from"
     fix += "\n    (names are for categories=; what you leave out, for drop=; dates, money and the like can"
     fix += "\n    become numbers: docs/data.md, Make numbers)"
+    if holes := [column for column in others if _has_holes(column, features[column])]:
+        fix += f"\n    (or leave out the few rows with an empty cell: pass table.dropna(subset={holes!r}),"
+        fix += "\n    where table is a DataFrame)"
     if wrong:
         counted = "1 column is" if len(wrong) == 1 else f"{len(wrong)} columns are"
         listed = "".join(f"\n    {fact}" for fact in wrong.values())
         raise LabError(attempt, f"{counted} neither numbers nor named:{listed}", fix)
+
+
+def _has_holes(column: str, cells: list) -> bool:
+    """Whether these are numbers but for a few empty cells, at most one in ten."""
+    filled = [cell for cell in cells if cell != ""]
+    return 0 < len(cells) - len(filled) <= len(cells) / 10 and not _not_numbers(column, filled)
 
 
 # -- names -------------------------------------------------------------------------------------------------

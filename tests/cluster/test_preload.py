@@ -28,7 +28,9 @@ class Worker:
     def about(self):
         torch = sys.modules.get("torch")
         threads = torch.get_num_threads() if torch else None
-        return {"parent": os.getppid(), "pid": os.getpid(), "loaded": torch is not None, "threads": threads}
+        seed = torch.initial_seed() if torch else None
+        found = {"parent": os.getppid(), "pid": os.getpid(), "loaded": torch is not None}
+        return {**found, "threads": threads, "seed": seed}
 
     def ids(self):
         """In threads, too: Ray names a task after the thread that submits it."""
@@ -76,7 +78,7 @@ def test_each_node_has_a_server_that_forks_its_workers_and_what_prepares_them(ho
         ray.kill(worker)
 
 
-def test_workers_draw_ids_of_their_own_count_once_and_have_their_cpus_as_threads(home, lab):
+def test_workers_draw_ids_and_seeds_of_their_own_count_once_and_have_their_cpus_as_threads(home, lab):
     actors = [Worker.options(num_cpus=0).remote() for _ in range(4)]
     found = [one for ids in ray.get([actor.ids.remote() for actor in actors], timeout=300) for one in ids]
     assert len(set(found)) == len(found) == 12
@@ -87,7 +89,9 @@ def test_workers_draw_ids_of_their_own_count_once_and_have_their_cpus_as_threads
     assert 4 <= counted < 2 * children + 4  # not each of them and its client, too
     for actor in actors:
         ray.kill(actor)
-    assert [about(num_cpus=cpus)["threads"] for cpus in (1, 2)] == [1, 2]
+    told = [about(num_cpus=cpus) for cpus in (1, 2)]
+    assert [one["threads"] for one in told] == [1, 2]
+    assert told[0]["seed"] != told[1]["seed"]  # of torch, as in new processes
 
 
 def test_a_variable_for_one_task_takes_a_new_python_and_the_card_says_so(lab):

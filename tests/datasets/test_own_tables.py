@@ -189,6 +189,15 @@ def test_a_column_that_is_neither_numbers_nor_named_is_refused_and_the_fix_works
         from_table(frame, target=name, task="classification")
 
 
+def test_a_column_with_a_few_empty_cells_can_be_kept():
+    frame = FLATS[["size", "price"]].assign(rooms=[None, *range(N - 1)])
+    call = re.search(r"pass (table\.dropna\(.*?\)),", refused(frame).fix)[1]
+    data = from_table(eval(call, {"table": frame}), target="price")
+    assert data.columns == ("size", "rooms") and len(data.x) == N - 1
+    half = frame.assign(rooms=[None, 1] * (N // 2))
+    assert "dropna" not in refused(half).fix
+
+
 def test_all_columns_are_in_one_error_and_one_line_is_enough():
     frame = FLATS.assign(day="2024-01-01", id=range(10**9, 10**9 + N))
     error = refused(frame, drop="size")

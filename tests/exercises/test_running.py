@@ -1,6 +1,7 @@
 """A learner's loop and function, run by a check: results, verdicts, and the limit of seconds."""
 
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -30,6 +31,14 @@ def test_a_loop_in_this_process():
         assert Path(path, "epoch").read_text() == epoch
     assert run_loop(lambda config: None)[1] == []
     assert report is ray.train.report
+
+
+def test_a_report_that_a_cell_of_the_notebook_has_imported_is_heard(monkeypatch):
+    import ray.train
+
+    monkeypatch.setattr(sys.modules["__main__"], "report", ray.train.report, raising=False)
+    learners = eval("lambda: report({'loss': 1})", vars(sys.modules["__main__"]))
+    assert run_loop(lambda config: learners())[1] == [({"loss": 1}, None)]
 
 
 def test_what_a_loop_raises_is_a_verdict():

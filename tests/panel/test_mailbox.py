@@ -65,6 +65,15 @@ def test_an_actor_that_is_lost_is_replaced(box, heard, monkeypatch):
     until(lambda: sender.send({"n": 2}) or {"n": 2} in heard)
 
 
+def test_an_answer_that_is_late_is_not_lost(monkeypatch, lab, heard):
+    monkeypatch.setattr(mailbox, "_PATIENCE", 0.3)  # less than an empty actor takes to answer
+    with contextlib.closing(Mailbox(heard.append, "late")) as box:
+        sender = Sender(box.address)
+        for n in range(5):
+            sender.send({"n": n})
+            until(lambda n=n: {"n": n} in heard)
+
+
 def test_a_panel_that_is_closed_ends_the_actor_and_disturbs_no_worker(lab, heard):
     box = Mailbox(heard.append, "closed")
     sender = Sender(box.address)

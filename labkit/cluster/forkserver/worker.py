@@ -56,6 +56,8 @@ def become(request: Request) -> NoReturn:
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.random.default_generator.seed()
     sys.addaudithook(_set_threads)
     threading.Thread(target=_end_with, args=[request.client], name="labkit-client", daemon=True).start()
     sys.argv = list(request.argv)

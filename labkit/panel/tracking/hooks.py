@@ -489,14 +489,15 @@ def _reporting(follower: Follower, tracker: Tracker) -> Callable:
 
 @contextlib.contextmanager
 def reports_to(loop: Any, report: Callable) -> Iterator[None]:
-    """`ray.train.report` is `report` in this block, also by a name under which the loop's module has it."""
+    """`ray.train.report` is `report` in this block, by any name in the loop's module or in the notebook."""
     import ray.train
 
     while isinstance(loop, functools.partial):
         loop = loop.func
     loop = inspect.unwrap(loop)  # a function, a method or a callable object
     loop = loop if hasattr(loop, "__globals__") else type(loop).__call__
-    original, spaces = ray.train.report, [vars(ray.train), getattr(loop, "__globals__", {})]
+    spaces = [vars(ray.train), getattr(loop, "__globals__", {}), vars(sys.modules["__main__"])]
+    original = ray.train.report
     names = [(space, name) for space in spaces for name, value in list(space.items()) if value is original]
     for space, name in names:
         space[name] = report

@@ -82,13 +82,18 @@ class Mailbox:
     def _read(self) -> None:
         import ray
 
+        asked = None
         while ray.is_initialized():
             try:
-                messages = ray.get(self._actor.take.remote(_WAIT), timeout=_PATIENCE)
-            except Exception:  # it starts, or its process was killed and starts again
+                asked = asked or self._actor.take.remote(_WAIT)
+                messages = ray.get(asked, timeout=_PATIENCE)
+            except Exception as error:  # it starts, or its process was killed and starts again
+                late = isinstance(error, ray.exceptions.GetTimeoutError)
+                asked = asked if late else None  # a late answer brings what the actor no longer has
                 if self._closing.wait(1.0):
                     return
                 continue
+            asked = None
             for message in messages:
                 if message == _END:
                     return
