@@ -4,15 +4,13 @@ No exercise is solved here: that may not stop a reader. Solved, with
 all of its sections, the lesson runs in test_notebooks.
 """
 
-import json
 import re
 import shutil
 
 import nbformat
 import pytest
 
-from film import Film
-from jupyterlab import ARTEFACTS, NotebookPage, accessible, browser, served, write_notebook
+from jupyterlab import ARTEFACTS, NotebookPage, accessible, browser, legible, quiet, served, write_notebook
 from kernels import FIT, SETUP
 from labkit.system import family, supervision
 from labs import solved_exercises
@@ -64,71 +62,44 @@ def page(chromium):
 
 @pytest.fixture(scope="module")
 def lesson(lab, page, folder):
-    """Lesson 03, every cell of its core run in turn; with what was seen during the training."""
+    """Lesson 03, every cell run in turn; with what was seen during the training."""
     path = f"notebooks/{LESSON}.ipynb"
     opened = NotebookPage(page, lab.format(path))
     cells = nbformat.read(folder / path, as_version=4).cells
     training = next(k for k, cell in enumerate(cells) if cell.source.endswith(TRAINING))
     seen: list[str] = []
-    film = Film()
 
     def watch():
         card = page.locator(f".jp-Cell[data-windowed-list-index='{training}'] .lk-card").first
-        if card.is_visible():
-            film.take(card)
         for text in card.locator(".lk-main .lk-dim").all_inner_texts():
             if re.search(r"epoch \d+ .* step \d+", text) and text not in seen:
                 seen.append(text)
                 if len(seen) == 3:  # the curve has a shape by then
                     page.screenshot(path=ARTEFACTS / "03-running-light.png")
-                    (ARTEFACTS / "03-running.png").write_bytes(film.latest)
 
     for number, cell in enumerate(cells):
-        if _is_core(cell):
+        if cell.cell_type == "code":
             opened.run(number, meanwhile=watch if number == training else lambda: None)
-        if number == training:
-            watch()  # the summary
-            film.save(ARTEFACTS / "03-running.webp")
     opened.save()
-    yield opened, training, seen, folder / path, film
+    yield opened, training, seen, folder / path
 
 
-def test_every_cell_of_its_core_ran(lesson, home):
-    _, _, _, path, _ = lesson
+def test_every_cell_ran_and_the_panel_moved_while_the_training_was_quiet(lesson, home):
+    _, training, seen, path = lesson
+    assert len(seen) >= 2, seen  # how many there are depends on the speed of the machine
     assert solved_exercises(home) == set()
-    cells = [cell for cell in nbformat.read(path, as_version=4).cells if _is_core(cell)]
-    assert all(cell.execution_count for cell in cells)
-    for cell in cells:
+    cells = nbformat.read(path, as_version=4).cells
+    for cell in (cell for cell in cells if cell.cell_type == "code"):
         expected = "raises-exception" in cell.metadata.get("tags", [])
         errors = [output for output in cell.outputs if output.output_type == "error"]
-        assert bool(errors) == expected, (cell.source, errors)
+        assert cell.execution_count and bool(errors) == expected, (cell.source, errors)
         # What goes wrong on purpose is described in a few lines, not in a traceback.
         assert all(len(error.traceback) <= 4 for error in errors)
-
-
-def _is_core(cell):
-    return cell.cell_type == "code"
-
-
-def test_the_panel_moves_while_the_cell_runs(lesson):
-    _, _, seen, _, film = lesson
-    # How many pictures there are depends on the speed of the machine; that they differ does not.
-    assert len(seen) >= 2, seen
-    assert len(film) >= 3
-
-
-def test_the_training_cell_is_quiet(lesson):
-    _, training, _, path, _ = lesson
-    cell = nbformat.read(path, as_version=4).cells[training]
-    text = ""
-    for output in cell.outputs:
-        text += output.get("text", "") + output.get("data", {}).get("text/plain", "") + "\n"
-    assert len(text.strip().splitlines()) < 20, text
-    assert "application/vnd.jupyter.widget-view+json" not in json.dumps(cell.outputs)
+    quiet(cells[training], lines=20)
 
 
 def test_the_summary_is_there_when_the_notebook_is_opened_again(lesson, lab, page):
-    opened, training, _, _, _ = lesson
+    opened, training, _, _ = lesson
     opened.shut_down()
     page.goto("about:blank")
     again = NotebookPage(page, lab.format(f"notebooks/{LESSON}.ipynb"))
@@ -140,18 +111,7 @@ def test_the_summary_is_there_when_the_notebook_is_opened_again(lesson, lab, pag
         assert "finished" in shown and "03-two-workers" in shown, shown
         page.wait_for_timeout(500)
         page.screenshot(path=ARTEFACTS / f"03-summary-{theme.lower()}.png")
-        _legible(page, summary)
-
-
-def _legible(page, card):
-    """Text and ground of the panel differ enough to be read, which axe looks at, and no column is cut off."""
-    # JupyterLab makes all columns of a table equally wide; ours are as wide as their contents.
-    wide = card.evaluate(
-        "card => [...card.querySelectorAll('td')].filter(one => one.scrollWidth > one.clientWidth + 1).map("
-        "one => one.textContent)"
-    )
-    assert not wide, wide
-    accessible(page, ".lk-card")
+        legible(page, summary)
 
 
 def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):

@@ -68,7 +68,7 @@ if seen:
     said |= {"steps": getattr(state, "made", 0), "epochs": len(getattr(state, "epoch_seconds", ()))}
 print("TOLD", json.dumps(said))
 """
-SWEEPS = ("logging_example", "pbt_function", "tune_basic_example")
+SWEEPS = ("logging_example", "pbt_function")
 
 
 def told(path, panels, home):

@@ -52,7 +52,7 @@ def test_a_list_that_is_missing_or_not_rays(tmp_path, content):
 
 @pytest.mark.parametrize(
     "name, warned",
-    [("rmse", True), ("val_loss", True), ("valid/error", True), ("test MAE", True)]
+    [("rmse", True), ("val_loss", True), ("test MAE", True)]
     + [(None, False), ("accuracy", False), ("neg_mean_squared_error", False), ("lossless", False)],
 )
 def test_keeping_the_worst_checkpoints_is_warned_of(name, warned):

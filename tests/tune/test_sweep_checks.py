@@ -57,17 +57,13 @@ def test_what_works_is_let_through(check, trainable, space, options):
     check(trainable, space, **options)
 
 
-@pytest.mark.parametrize(
-    "space, fact, fix",
-    [
-        ({"optimizer": {"lr": [0.1, 0.2]}}, "'optimizer/lr' is a plain list", "grid_search"),
-        (None, "the search space is empty", "param_space="),
-    ],
-)
-def test_a_space_in_which_nothing_is_searched(check, space, fact, fix):
-    with pytest.raises(LabError) as refused:
-        check(space=space)
-    assert fact in refused.value.fact and fix in refused.value.fix
+def test_a_space_in_which_nothing_is_searched(check):
+    for space, said in (
+        ({"optimizer": {"lr": [0.1, 0.2]}}, "(?s)'optimizer/lr' is a plain list.*grid_search"),
+        (None, "(?s)the search space is empty.*param_space="),
+    ):
+        with pytest.raises(LabError, match=said):
+            check(space=space)
 
 
 @pytest.mark.parametrize("trainable", [Model, function])

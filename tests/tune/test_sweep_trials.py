@@ -117,28 +117,6 @@ def test_the_metric_is_found_wherever_it_is_named(given, compared):
     assert TunerPlan(print, {}, tune.TuneConfig(**given), None).compared == compared
 
 
-def test_names_that_are_the_trainables_own():
-    said = "Trial returned a result which did not include the specified metric(s) `a`. "
-    message = said + "Result: {'score': 1, 'done': False, 'pid': 3, 'config/lr': 1, 'loss': 2}"
-    assert trials.names_without_metric(message) == ["loss", "score"]
-    assert trials.names_without_metric("CUDA error. Result: {'loss': 2}") is None
-
-
-@pytest.mark.parametrize(
-    "written, why",
-    [
-        ("ValueError: first\nFailure # 2 (occurred later)\nValueError: second", "ValueError: second"),
-        ("The actor died unexpectedly before finishing this task.\n\tclass_name: X", "its process is gone"),
-        (None, "no error was kept"),
-    ],
-)
-def test_why_a_trial_failed(tmp_path, written, why):
-    if written is not None:
-        (tmp_path / "error.txt").write_text(f"Failure # 1 (occurred at today)\n{written}\n")
-    said = trials.why_failed(SimpleNamespace(error_file=str(tmp_path / "error.txt")))
-    assert why in said and "first" not in said
-
-
 def test_warnings_of_tune_are_heard_and_what_the_panel_shows_is_not(caplog, monkeypatch):
     log = logging.getLogger("ray")
     monkeypatch.setattr(log, "handlers", [caplog.handler])
