@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import zmq
 
-from labkit.panel.tracking import channel
 from labkit.panel.tracking.channel import Address, Listener, Sender
 from labs import until
 
@@ -41,10 +40,6 @@ def sender(listener):
 
 
 def test_scalars_become_numbers_and_what_json_cannot_express_is_dropped(sender, heard):
-    class Odd:
-        def __str__(self):
-            return "odd " * 1000
-
     class Hostile:
         def __str__(self):
             raise RuntimeError("no text")
@@ -52,12 +47,9 @@ def test_scalars_become_numbers_and_what_json_cannot_express_is_dropped(sender, 
     for event in ({"metric": Hostile()}, {"text": "x" * 10**6}, {("a", "b"): 1, "kept": 2}):
         sender.send(event)
     scalars = {"loss": np.float32(0.5), "rows": np.int64(7), "zero-d": np.array(2.5), "many": np.arange(3)}
-    sender.send({**scalars, "odd": Odd(), "nan": float("nan")})
+    sender.send(scalars)
     first, event = heard.after(2)
-    assert first == {"kept": 2}
-    assert [event[name] for name in scalars] == [0.5, 7, 2.5, "[0 1 2]"]
-    assert event["odd"].startswith("odd") and len(event["odd"]) == 200
-    assert event["nan"] != event["nan"]
+    assert (first, [event[name] for name in scalars]) == ({"kept": 2}, [0.5, 7, 2.5, "[0 1 2]"])
 
 
 def test_a_process_that_exits_has_sent_everything_and_close_passes_it_on():
@@ -134,23 +126,6 @@ def test_a_kernel_that_is_stopped_does_not_hold_up_the_training():
     finally:
         kernel.kill()
         kernel.wait()
-
-
-def test_of_what_a_kernel_out_of_reach_misses_the_newest_is_kept(listener, heard):
-    """And a thousand printed lines push out no report."""
-    sender = Sender(listener.address)
-    sender._silent_until = time.monotonic() + 60
-    for n in range(3000):
-        sender.send({"kind": "print", "n": n})
-    sender.send({"kind": "report"})
-    assert len(sender._unsent) < channel._QUEUE_SIZE
-    for n in range(3000):
-        sender.send({"kind": "step", "n": n})
-    assert len(sender._unsent) == channel._QUEUE_SIZE and not sender.flush(0.1)
-    sender._silent_until = 0.0
-    sender.send({"kind": "step", "n": 3000})
-    until(lambda: heard and heard[-1]["n"] == 3000)
-    assert [event["n"] for event in heard] == list(range(2001, 3001))
 
 
 def test_a_handler_that_sends_within_a_send_does_not_lock_up(sender, heard):

@@ -1,6 +1,5 @@
 """The panel around a run: opened, drawn, ended in every way, used again; in this process and from others."""
 
-import contextlib
 import copy
 import os
 import pickle
@@ -15,7 +14,6 @@ from labkit.errors import LabError, RunStopped
 from labkit.panel import Panel
 from labkit.panel.base import LivePanel
 from labkit.panel.reporters import NullReporter
-from labkit.panel.run import Run
 from labkit.panel.tracking.hooks import current
 from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
 from labkit.runs import record as records
@@ -132,23 +130,6 @@ def test_a_stop_is_one_calm_line(panel, settings):
         assert (ended.value.code, panel.state.status) == (code, status)
 
 
-def test_a_failure_from_which_a_run_went_on_is_not_what_ended_it(panel, settings):
-    worker = {"run": panel.run_id, "node": "head"}
-    counts = {"epoch": 0, "step": 1, "made": 1, "rows": 0, "seconds": 0.0, "waiting": 0.0}
-    with pytest.raises(KeyError), panel:
-        panel.receive({**worker, "kind": "step", "pid": 100, **counts})
-        panel.receive({**worker, "kind": "failure", "pid": 100, "text": "loop\n" * 30 + "OSError: gone"})
-        panel.receive({**worker, "kind": "step", "pid": 200, **counts})  # in its place
-        {}["acuracy"]
-    assert [failure.message for failure in panel.state.failures] == ["OSError: gone", "KeyError: 'acuracy'"]
-    assert records.find(settings.home)[0].error == "KeyError: 'acuracy'"
-    long = "loop, cell 5, line 3\n    loss.backward()\n    more\n    more\nRuntimeError: shapes"
-    with pytest.raises(LookupError), panel:  # what a worker said is kept if it says more
-        panel.receive({"kind": "failure", "run": panel.run_id, "text": long})
-        raise LookupError
-    assert [failure.text for failure in panel.state.failures] == [long]
-
-
 def test_a_home_that_cannot_be_written_does_not_fail_the_run(tmp_path):
     (tmp_path / "file").touch()
     reporter = Recorder()
@@ -227,49 +208,19 @@ def test_a_reporter_that_fails_does_not_fail_the_run_and_is_told_once(settings, 
     assert len(said) == 1 and panel.state.status == "finished"
 
 
-# -- what an engine's panel adds to it ------------------------------------------------------------------
+def test_a_panel_that_may_be_open_once_travels_as_text_and_its_clock_moves_where_nothing_happens(settings):
+    class Exclusive(LivePanel):
+        exclusive = True
 
-
-class CountRun(Run):
-    counted = 0
-
-    def fill(self, now):
-        self.notes = [f"counted <{self.counted}>"]
-
-    def to_record(self):
-        return {"metrics": {"counted": self.counted}, "workers": 3}
-
-
-class CountPanel(LivePanel):
-    """A panel of an engine that counts."""
-
-    exclusive = True
-
-    def new_state(self):
-        return CountRun(self._name)
-
-    @contextlib.contextmanager
-    def surroundings(self):
-        self.around = ["in", self.state.status]
-        yield
-        self.around += ["out", self.state.status]
-
-
-def test_the_panel_of_an_engine(settings):
     reporter = Recorder()
-    with CountPanel("count", settings=settings, reporter=reporter) as panel:
-        assert CountPanel.current() is panel and Panel.current() is None
-        until(lambda: len(reporter.drawn) > 1)  # where nothing happens, the clock moves
-        with panel.update() as state:
-            state.counted += 1
-        until(lambda: any("counted &lt;1&gt;" in snapshot.body for snapshot in reporter.drawn))
-        with pytest.raises(LabError, match="'count' is open"), CountPanel("second", settings=settings):
+    with Exclusive("one", settings=settings, reporter=reporter) as panel:
+        assert Exclusive.current() is panel and Panel.current() is None
+        with pytest.raises(LabError, match="'one' is open"), Exclusive("two", settings=settings):
             pass
         assert copy.deepcopy([panel])[0] is panel
-        assert pickle.loads(pickle.dumps(panel)) == "CountPanel('count', running)"
-    assert panel.around == ["in", "running", "out", "running"] and CountPanel.current() is None
-    (record,) = records.find(settings.home)
-    assert (record.state, record.metrics, record.workers) == ("finished", {"counted": 1}, 3)
+        assert pickle.loads(pickle.dumps(panel)) == "Exclusive('one', running)"
+        until(lambda: len(reporter.drawn) > 1)
+    assert Exclusive.current() is None
     assert reporter.closed_with[1]["run record"].endswith(f"{panel.run_id}/run_record.json")
 
 

@@ -77,11 +77,6 @@ def validating():
     return run.validation(2, 35).decided(2, 50, "timed out").validation(3, 55)
 
 
-def deleted():
-    run = Run().saved(0, 1).saved(1, 2).decided(2, 3, rmse=3.5)
-    return run.saved(0, 4, "deleted").saved(2, 4, "deleted")
-
-
 SEEN = {
     "a training": (
         training, 51,
@@ -130,10 +125,6 @@ SEEN = {
          "all epochs are trained · 2 validations left", "training", "validation"],
         ["6 checkpoints · 1 validated · 1 validation failed · 1 timed out · 2 not validated yet",
          "○ not validated yet", "training", "validation"],
-    ),
-    "deleted checkpoints": (
-        deleted, 9, ["rmse 3.500 · deleted", "loss 0.900 ✓ saved", "epoch 1 1.0 kB loss 1 deleted"],
-        ["3 checkpoints · 1 kept · 1 validated"],
     ),
 }  # fmt: skip
 

@@ -1,7 +1,6 @@
 """JupyterLab in a real browser: a server of `make lab`, and a notebook in it as a reader works through it."""
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -110,24 +109,6 @@ def accessible(page: Page, context: str | None = None) -> None:
     options = {"rules": {"empty-table-header": {"enabled": False}}}
     found = Axe().run(page, context=context, options=options).response["violations"]
     assert [(one["id"], [node["html"][:300] for node in one["nodes"]]) for one in found] == []
-
-
-def legible(page: Page, card: Locator) -> None:
-    """Assert that no column of a panel is cut off, and that its text differs enough from its ground."""
-    # JupyterLab makes all columns of a table equally wide; ours are as wide as their contents.
-    wide = card.evaluate(
-        "card => [...card.querySelectorAll('td')].filter(one => one.scrollWidth > one.clientWidth + 1).map("
-        "one => one.textContent)"
-    )
-    assert not wide, wide
-    accessible(page, ".lk-card")
-
-
-def quiet(cell: Any, *, lines: int) -> None:
-    """Assert that a saved cell has few lines of text, and its panel as HTML and not as widgets."""
-    said = [one.get("text", "") + one.get("data", {}).get("text/plain", "") for one in cell.outputs]
-    assert len("\n".join(said).strip().splitlines()) < lines, said
-    assert "application/vnd.jupyter.widget-view+json" not in json.dumps(cell.outputs)
 
 
 class NotebookPage:

@@ -97,17 +97,16 @@ def test_the_live_panel_shows_counts_table_and_curves_and_what_stays_has_all_tri
     assert summary.count("raise ValueError") == 1  # the same traceback once, with the numbers of its trials
 
 
-def test_text_tells_the_news_in_few_lines_and_a_failure_at_once(capsys):
-    state, reporter = SweepRun("05", metric="accuracy", total=200), TextReporter()
-    state.start("start")
+def test_text_tells_the_news_in_few_lines_and_a_failure_at_once(state, capsys):
+    reporter, state.total = TextReporter(), 200
     reporter.open(snapshot(state, time.time()))
-    state.add("bad", {"lr": -1})
-    state.trial_failed("bad", "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: bad")
+    state.trial_failed("t0", "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: bad")
     reporter.draw(snapshot(state, time.time()))
     said = capsys.readouterr().out
     assert "trial 0 failed: ValueError: bad" in said and "raise" not in said
     for number in range(1, 200):
-        state.add(f"t{number}", {"lr": number})
+        if number > 3:
+            state.add(f"t{number}", {"lr": number})
         report(state, f"t{number}", number / 200)
         state.set_status(f"t{number}", "finished")
         if number % 10 == 9:
