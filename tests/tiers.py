@@ -25,7 +25,6 @@ SLOW = {
     *(
         "accessibility",
         "board_page",
-        "browser",
         "slides",
         "tour",
         "website",
@@ -125,7 +124,6 @@ DEEP = {
     "board_page": (),
     "class_bucket": (),
     "slides": (),
-    "tour": (),
     "website": (),
     "bundle": (),
     "grading": (),
@@ -153,7 +151,6 @@ _PANELS = (
     "sweep_panel",
     "spark_panel",
     "tensorflow",
-    "tour",
     "accessibility",
 )
 TOUCHED = {

@@ -252,23 +252,17 @@ def test_a_killed_worker_is_one_line_and_its_restart_repeats_steps(lab, home, pa
     assert panel.state.failures[-1].text == failed.value.fact
 
 
-def test_checkpoints_that_ray_deletes_are_marked_and_a_wrong_order_is_warned_of(lab, home, panel):
+def test_checkpoints_that_ray_deletes_are_marked_and_a_name_that_is_used_again_is_told(lab, home, panel):
     keep = CheckpointConfig(num_to_keep=1, checkpoint_score_attribute="rmse")
     with pytest.warns(UserWarning, match='highest rmse.*checkpoint_score_order="min"'):
-        panel.fit(trainer_of(home, epochs=4, workers=1, run={"checkpoint_config": keep}))
+        panel.fit(trainer_of(home, epochs=4, workers=1, run={"name": "twice", "checkpoint_config": keep}))
     assert [checkpoint.deleted for checkpoint in panel.state.checkpoints] == [False, True, True, False]
-    assert runs.latest("run").checkpoints == 2
-
-
-def test_a_name_that_is_used_again_and_trains_nothing_is_told(lab, home, panel):
-    run = {"name": "twice"}
-    panel.fit(trainer_of(home, epochs=2, workers=1, run=run))
-    assert panel.state.note == ""
+    assert runs.latest("run").checkpoints == 2 and panel.state.note == ""
     again = TrainPanel("again", reporter=NullReporter())
-    again.fit(trainer_of(home, epochs=2, workers=1, run=run))
-    assert again.state.note.startswith("went on from epoch 2 of 2: nothing trained")
-    again.fit(trainer_of(home, epochs=3, workers=1, run=run))
-    assert (again.state.note, len(again.state.history)) == ("went on after epoch 2 of 3", 1)
+    again.fit(trainer_of(home, epochs=4, workers=1, run={"name": "twice"}))
+    assert again.state.note.startswith("went on from epoch 4 of 4: nothing trained")
+    again.fit(trainer_of(home, epochs=5, workers=1, run={"name": "twice"}))
+    assert (again.state.note, len(again.state.history)) == ("went on after epoch 4 of 5", 1)
 
 
 def test_an_interrupt_ends_the_run_and_frees_its_cpus(lab, home, panel):
