@@ -55,17 +55,6 @@ def test_what_is_no_number_is_never_the_best(state, value):
     assert state.best_line() == "best accuracy -0.500, trial 1 · lr 0.200"
 
 
-def test_the_record_has_the_best_trial_and_all_others(state):
-    report(state, "t1", 0.5, 0.7)
-    state.trial_failed("t2", "step, cell 4, line 9\n    raise ValueError('bad')\nValueError: bad")
-    record = state.to_record()
-    assert record["config"] == {"lr": 0.2} and record["metrics"] == {"accuracy": 0.7}
-    assert [row["accuracy"] for row in record["history"]] == [0.5, 0.7]
-    assert record["storage_path"] == "/runs/sweep"
-    assert record["extra"]["counts"] == {"waiting": 5, "failed": 1}
-    assert len(record["extra"]["trials"]) == 4 and record["extra"]["trials"][2]["why"] == "ValueError: bad"
-
-
 def words(html):
     """The text of markup that is well formed: every tag is closed."""
     return "".join(xml.fromstring(f"<all>{html.partition('</style>')[2] or html}</all>").itertext())
