@@ -111,14 +111,6 @@ def test_a_lesson_can_be_downloaded_edited_and_found(page, address):
     assert any("08" in text for text in results.all_inner_texts())
 
 
-def test_each_page_says_where_it_is_edited(site):
-    edit = "https://example.org/lab/edit/main"
-    sources = {"README": "README.md", "docs/data": "docs/data.md"}
-    sources["notebooks/03_torch_trainer"] = "lessons/03_torch_trainer.py"
-    for page, source in sources.items():
-        assert f'href="{edit}/{source}"' in (site / f"{page}.html").read_text()
-
-
 def test_solved_lessons_as_markdown_have_pictures_and_no_word_of_this_machine(site, window, tmp_path):
     for page in examples.make(website.EXECUTED, tmp_path / "examples", window):
         text = page.read_text()

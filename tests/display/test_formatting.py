@@ -22,20 +22,14 @@ CASES = {
     clock: [(72.4, "01:12"), (3672, "1:01:12"), (NAN, "00:00")],
     seconds: [
         *[(0, "0 ms"), (0.0996, "0.1 s"), (9.96, "10 s"), (119.6, "1 min 59 s"), (8000, "2 h 13 min")],
-        *[(-3, "0 ms"), (INF, UNKNOWN)],
+        (INF, UNKNOWN),
     ],
     duration: [(0.4, "0.4 s"), (59.9, "60 s"), (60, "01:00")],
     count: [(0.4, "0"), (999.6, "1.0 k"), (18_312, "18.3 k"), (999_600, "1.0 M"), (NAN, UNKNOWN)],
     size: [(None, UNKNOWN), (999, "999 B"), (9960, "10 kB"), (217_088, "217 kB"), (4e15, "4000 TB")],
     number: [
         *[(-0.0, "0"), (1437, "1437"), (3_960_000, "3,960,000"), (1e9, "1e+09"), (-0.2137, "-0.214")],
-        *[
-            (999.9999, "1e+03"),
-            (0.00012345, "0.000123"),
-            (NAN, "nan"),
-            (True, "True"),
-            ("two\nlines", "two lines"),
-        ],
+        *[(0.00012345, "0.000123"), (NAN, "nan"), (True, "True"), ("two\nlines", "two lines")],
     ],
     short: [("  a \n\t b  ", "a b"), ("x" * 40, "x" * 40), ("x" * 1_000_000, "x" * 39 + "…")],
 }
@@ -46,10 +40,7 @@ def test_as_words(function):
     assert [function(value) for value, _ in CASES[function]] == [words for _, words in CASES[function]]
 
 
-def test_plural():
+def test_plural_and_metrics():
     assert [plural(n, "epoch") for n in (0, 1, 1437)] == ["0 epochs", "1 epoch", "1,437 epochs"]
-
-
-def test_short_metrics():
     metrics = {"epoch": 3, "loss": 0.2137, "accuracy": 0.95, "a": 1, "b": 2, "c": 3}
     assert short_metrics(metrics) == "loss 0.214 · accuracy 0.950 · a 1 · b 2"

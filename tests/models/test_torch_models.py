@@ -7,7 +7,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from labkit import datasets
 from labkit.errors import LabError
 from labkit.models.torch import cnn, mlp, parameter_distance, to_input, train_epoch
 
@@ -32,31 +31,6 @@ def test_images_in_logits_out_and_a_seed_leaves_torchs_numbers_alone(build):
     assert torch.equal(torch.rand(3), expected)
     assert parameter_distance(first, build(seed=7)) == 0 < parameter_distance(first, build(seed=8))
     assert parameter_distance(build(), build()) > 0
-
-
-@pytest.fixture
-def one_thread():
-    """As in the lessons: the number of threads decides in which order numbers are added, and rounded."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def test_two_workers_train_the_lessons_model_as_one_process_does(one_thread):
-    """Lessons 03 and 07 compare the weights: rounding errors must not grow on their way."""
-    train = datasets.load("digits")[:1408]
-    images, labels = to_input(train.images), torch.tensor(train.labels)
-    models = mlp(seed=0), mlp(seed=0)
-    for parts, model in zip((1, 2), models, strict=True):
-        optimizer = sgd(model)
-        for _ in range(20):
-            for x, y in zip(images.split(128), labels.split(128), strict=True):
-                optimizer.zero_grad()
-                for rank in range(parts):  # each has every second row; gradients are averaged
-                    (LOSS(model(x[rank::parts]), y[rank::parts]) / parts).backward()
-                optimizer.step()
-    assert parameter_distance(*models) < 1e-5 < parameter_distance(models[0], mlp(seed=0))
 
 
 def test_to_input_scales_once_and_does_not_change_the_data_set():

@@ -1,8 +1,6 @@
 """Events from any process to the kernel: who may send, in which order, and what a busy kernel costs."""
 
 import contextlib
-import gc
-import multiprocessing
 import pickle
 import signal
 import socket
@@ -10,20 +8,24 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 
 import numpy as np
 import pytest
 import zmq
 
-from labkit.panel.tracking import channel
 from labkit.panel.tracking.channel import Address, Listener, Sender
 from labs import until
 
 
 @pytest.fixture
 def heard():
-    return []
+    class Heard(list):
+        def after(self, number):
+            """The events, when so many have come."""
+            until(lambda: len(self) >= number)
+            return self
+
+    return Heard()
 
 
 @pytest.fixture
@@ -37,31 +39,17 @@ def sender(listener):
     return Sender(listener.address)
 
 
-def arrived(heard, number):
-    until(lambda: len(heard) >= number)
-    return heard
-
-
 def test_scalars_become_numbers_and_what_json_cannot_express_is_dropped(sender, heard):
-    class Odd:
-        def __str__(self):
-            return "odd " * 1000
-
     class Hostile:
         def __str__(self):
             raise RuntimeError("no text")
 
-    circle = {}
-    circle["again"] = circle
-    for event in ({"metric": Hostile()}, circle, {"text": "x" * 10**6}, {("a", "b"): 1, "kept": 2}):
+    for event in ({"metric": Hostile()}, {"text": "x" * 10**6}, {("a", "b"): 1, "kept": 2}):
         sender.send(event)
     scalars = {"loss": np.float32(0.5), "rows": np.int64(7), "zero-d": np.array(2.5), "many": np.arange(3)}
-    sender.send({**scalars, "odd": Odd(), "nan": float("nan")})
-    first, event = arrived(heard, 2)
-    assert first == {"kept": 2}
-    assert [event[name] for name in scalars] == [0.5, 7, 2.5, "[0 1 2]"]
-    assert event["odd"].startswith("odd") and len(event["odd"]) == 200
-    assert event["nan"] != event["nan"]
+    sender.send(scalars)
+    first, event = heard.after(2)
+    assert (first, [event[name] for name in scalars]) == ({"kept": 2}, [0.5, 7, 2.5, "[0 1 2]"])
 
 
 def test_a_process_that_exits_has_sent_everything_and_close_passes_it_on():
@@ -91,7 +79,7 @@ def test_without_the_key_nothing_is_heard(listener, sender, heard):
         socket.send(b'{"from": "another"}')
         stranger.flush(10)
         sender.send({"from": "a rank"})
-        assert arrived(heard, 1) == [{"from": "a rank"}]
+        assert heard.after(1) == [{"from": "a rank"}]
 
 
 def test_a_listener_is_on_loopback_and_no_text_shows_its_key(listener, sender):
@@ -104,12 +92,12 @@ def test_a_listener_is_on_loopback_and_no_text_shows_its_key(listener, sender):
         assert key not in repr(thing) and key not in str(thing) and key not in f"{thing}"
 
 
-@pytest.mark.parametrize("garbage", [b"not json", b"\xff\x00\xfe", pickle.dumps({"a": 1}), b"1" * 300_000])
-def test_nothing_is_unpickled_and_what_is_no_event_is_passed_over(listener, heard, capfd, garbage):
-    with listener.address.connected() as deliver:
-        deliver([garbage])
+def test_nothing_is_unpickled_and_what_is_no_event_is_passed_over(listener, heard, capfd):
+    for garbage in (b"not json", b"\xff\x00\xfe", pickle.dumps({"a": 1}), b"1" * 300_000):
+        with listener.address.connected() as deliver:
+            deliver([garbage])
     Sender(listener.address).send({"n": 1})
-    assert arrived(heard, 1) == [{"n": 1}] and capfd.readouterr().err == ""
+    assert heard.after(1) == [{"n": 1}] and capfd.readouterr().err == ""
 
 
 # -- a kernel that does not read ------------------------------------------------------------------------
@@ -140,36 +128,6 @@ def test_a_kernel_that_is_stopped_does_not_hold_up_the_training():
         kernel.wait()
 
 
-def test_of_what_a_kernel_out_of_reach_misses_the_newest_is_kept(listener, heard):
-    """And a thousand printed lines push out no report."""
-    sender = Sender(listener.address)
-    sender._silent_until = time.monotonic() + 60
-    for n in range(3000):
-        sender.send({"kind": "print", "n": n})
-    sender.send({"kind": "report"})
-    assert len(sender._unsent) < channel._QUEUE_SIZE
-    for n in range(3000):
-        sender.send({"kind": "step", "n": n})
-    assert len(sender._unsent) == channel._QUEUE_SIZE and not sender.flush(0.1)
-    sender._silent_until = 0.0
-    sender.send({"kind": "step", "n": 3000})
-    until(lambda: heard and heard[-1]["n"] == 3000)
-    assert [event["n"] for event in heard] == list(range(2001, 3001))
-
-
-def test_a_sender_tries_again_where_sending_fails(monkeypatch):
-    class Refuses:
-        def connected(self):
-            tries.append(1)
-            raise OSError("no network")
-
-    tries = []
-    monkeypatch.setattr(channel, "_RETRY_AFTER", 0.05)
-    sender = Sender(Refuses())
-    until(lambda: sender.send({"n": 1}) or len(tries) > 2)
-    assert not sender.flush(1)
-
-
 def test_a_handler_that_sends_within_a_send_does_not_lock_up(sender, heard):
     """A signal handler that prints comes back into the sender of the thread that it interrupted."""
 
@@ -183,38 +141,10 @@ def test_a_handler_that_sends_within_a_send_does_not_lock_up(sender, heard):
         sender.send({"loss": Interrupting()})
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert arrived(heard, 2) == [{"from": "the handler"}, {"loss": 1.0}]
+    assert heard.after(2) == [{"from": "the handler"}, {"loss": 1.0}]
 
 
 # -- processes and ends ---------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_opens_its_own_connection(sender, heard):
-    sender.send({"who": "parent", "n": 0})
-    arrived(heard, 1)
-    child = multiprocessing.get_context("fork").Process(
-        target=lambda: [sender.send({"who": "child", "n": n}) for n in range(50)]
-    )
-    child.start()
-    child.join(90)
-    assert child.exitcode == 0
-    for n in range(1, 50):
-        sender.send({"who": "parent", "n": n})
-    events = arrived(heard, 100)
-    for who in ("parent", "child"):
-        assert [event["n"] for event in events if event["who"] == who] == list(range(50))
-
-
-def test_nothing_is_left_of_a_sender_that_has_nothing_to_send(listener, heard, monkeypatch):
-    monkeypatch.setattr(channel, "_KEEP_OPEN", 0.05)
-    senders = [Sender(listener.address)]
-    for n in (1, 2):  # and it starts again
-        senders[0].send({"n": n})
-        arrived(heard, n)
-        until(lambda: senders[0]._thread is None)
-    left = weakref.ref(senders.pop())
-    until(lambda: gc.collect() >= 0 and left() is None)  # its thread has said that it ends, and does
 
 
 @pytest.mark.parametrize("host", ["::1", "localhost"])
@@ -223,12 +153,12 @@ def test_ipv6_and_names(heard, host):
         pytest.skip("this machine has no IPv6")
     with contextlib.closing(Listener(heard.append, host=host)) as listener:
         Sender(listener.address).send({"n": 1})
-        assert arrived(heard, 1) == [{"n": 1}]
+        assert heard.after(1) == [{"n": 1}]
 
 
 def test_close_ends_the_thread_and_frees_the_port(listener, sender, heard):
     sender.send({"n": 1})
-    arrived(heard, 1)
+    heard.after(1)
     listener.close()
     assert listener._thread not in threading.enumerate()
     host, port = listener.address.url.removeprefix("tcp://").split(":")

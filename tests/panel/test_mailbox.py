@@ -2,7 +2,6 @@
 
 import contextlib
 import multiprocessing
-import subprocess
 import sys
 import time
 
@@ -90,28 +89,3 @@ def named(name):
     with contextlib.suppress(ValueError):
         return ray.get_actor(name)
     return None
-
-
-ALONE = """
-import asyncio, pickle, sys
-
-class Nothing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "labkit":
-            raise ImportError(name)
-
-sys.meta_path.insert(0, Nothing())
-
-async def main():
-    keeper = pickle.loads(sys.stdin.buffer.read())()
-    await keeper.put([b"1"])
-    print(await keeper.take(1.0), await keeper.take(0.1))
-
-asyncio.run(main())
-"""
-
-
-def test_the_actor_needs_no_labkit_on_its_node():
-    sent = cloudpickle.dumps(mailbox._keeper())
-    done = subprocess.run([sys.executable, "-c", ALONE], input=sent, capture_output=True, timeout=200)
-    assert done.stdout == b"[b'1'] []\n", done.stderr

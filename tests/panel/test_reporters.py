@@ -75,25 +75,19 @@ def test_a_line_for_each_phase_and_epoch_and_none_for_a_step(capsys):
     assert "loss 0.500" in told[5] and "rows/s" in told[5]
 
 
-def test_prints_are_shown_once(capsys):
+def test_prints_are_shown_once_and_a_failure_is_one_line_at_once_and_whole_at_the_end(capsys):
     reporter = On(TextReporter())
     run = reporter.begin(world_size=2)("print", text="one\ntwo", rank=1)
     for _ in range(3):
         reporter.show(run)
-    reporter.show(run("print", text="three"))
-    assert lines(capsys)[2:] == ["[rank 1] one", "two", "[rank 0] three"]
-
-
-def test_a_failure_is_one_line_at_once_and_whole_at_the_end(capsys):
-    reporter = On(TextReporter())
-    run = reporter.begin()("failure", rank=1, text="loop, cell 5, line 3\n    1 / 0\nValueError: boom")
-    reporter.show(run)
+    text = "loop, cell 5, line 3\n    1 / 0\nValueError: boom"
+    reporter.show(run("failure", rank=1, text=text))
     reporter.end(run, "failed", at=5)
     assert lines(capsys)[2:] == [
+        "[rank 1] one",
+        "two",
         "rank 1 failed: ValueError: boom",
-        "loop, cell 5, line 3",
-        "    1 / 0",
-        "ValueError: boom",
+        *text.splitlines(),
         "failed after 5.0 s: start 5.0 s",
     ]
 
@@ -183,22 +177,6 @@ def test_the_last_prints_are_always_shown(reporter):
         run("print", text=f"hello <world> {number}")
     reporter.show(run)
     assert re.findall(r"hello &lt;world&gt; (\d)", reporter._body.value) == list("345678")
-
-
-def test_a_reader_may_ask_what_each_worker_does(reporter):
-    run = Run("03-torch", phase="starting")
-
-    def explain():
-        run.state.explained = T0 + 61, ["rank 0: waits for <rank 1>"]
-
-    reporter.reporter.explain = explain
-    reporter.show(run, "open")
-    explaining, stopping = [one for one in _instances_of(reporter._box) if one.__class__.__name__ == "Button"]
-    assert (explaining.description, stopping.description) == ("Explain", "Stop")
-    explaining.click()
-    reporter.show(run)
-    assert "what each rank did at 01:01" in reporter._body.value
-    assert "rank 0: waits for &lt;rank 1&gt;" in reporter._body.value
 
 
 def test_a_front_end_that_delivers_clicks_late_has_no_buttons(reporter, monkeypatch):

@@ -62,15 +62,9 @@ def test_what_is_old_is_shown_and_removed_and_nothing_else(home, capsys):
     for path in (*sessions, "runs/own/sweep/state", "objects/rclone/lab/runs/a/checkpoint_0/state"):
         file(home / path)
     # Nothing but a run's own folder is taken for its checkpoints.
-    places = [
-        "lab/runs/a",
-        "digits",
-        f"{home}/objects",
-        str(home),
-        f"{home}/runs/own",
-        f"{home}/runs/own/sweep",
-    ]
-    for number, path in enumerate([*places, "s3://lab/runs/gone", "../../../outside/x"]):
+    places = ["lab/runs/a", "digits", "s3://lab/runs/gone", "../../../outside/x", str(home)]
+    places += [f"{home}/{path}" for path in ("objects", "runs/own", "runs/own/sweep")]
+    for number, path in enumerate(places):
         run(home, str(number), storage_path=path)
     age(home)
     outside = file(home.parent / "outside" / "x" / "state")

@@ -11,6 +11,7 @@ import pytest
 from kernels import kernel
 from labkit import spark
 from labkit.errors import LabError, RunStopped
+from labkit.spark import driver
 from labkit.system import family
 from labkit.system import overview as inventory
 from labs import interrupted_inside, processes_of, python, until, wait_until_nothing_lives
@@ -125,7 +126,7 @@ def test_an_interrupted_start_leaves_nothing(home, moment):
 
 
 @pytest.mark.fault
-def test_an_interrupted_stop_a_jvm_that_hangs_and_one_that_is_lost(home):
+def test_an_interrupted_stop_a_jvm_that_hangs_and_one_that_is_lost(home, monkeypatch):
     lab = spark.session(slots=1)
     psutil.Process(driver_of(home).pid).kill()
     until(lambda: not lab.healthy)
@@ -134,8 +135,8 @@ def test_an_interrupted_stop_a_jvm_that_hangs_and_one_that_is_lost(home):
     with pytest.raises(RunStopped, match=r"session.stop\(\): stopped by you"), interrupted_inside():
         another.stop()
     assert spark.current() is None
-    wait_until_nothing_lives(home)
     hangs = spark.session(slots=1)
+    monkeypatch.setattr(driver, "_PATIENCE", 2.0)
     psutil.Process(driver_of(home).pid).suspend()
     hangs.cancel()
     hangs.stop()

@@ -98,6 +98,35 @@ def interrupted_inside(when: Callable[[], object] = lambda: True) -> Iterator[No
         thread.join()
 
 
+def interrupt_when(condition: Callable[[], object]) -> None:
+    """Interrupt the main thread of this process as soon as that holds."""
+
+    def interrupt() -> None:
+        until(condition)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+
+
+@contextlib.contextmanager
+def held_cpus(number: int, says: Callable[[], str]) -> Iterator[list[str]]:
+    """CPUs of Ray's cluster that another one holds until `says` returns a text; yields that in a list."""
+    group, said = ray.util.placement_group([{"CPU": 1}] * number), []
+    assert group.wait(60)
+
+    def look() -> None:
+        try:
+            until(says, seconds=120)
+            said.append(says())
+        finally:
+            ray.util.remove_placement_group(group)
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    yield said
+    looking.join()
+
+
 def runs(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:

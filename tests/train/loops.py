@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -18,20 +17,7 @@ from ray.train import RunConfig, ScalingConfig, report
 from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader, TensorDataset
 
-from labs import until
-
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-def interrupt_when(condition):
-    """Interrupt this process as soon as that holds."""
-    main = threading.main_thread().ident
-
-    def interrupt():
-        until(condition)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    threading.Thread(target=interrupt, daemon=True).start()
 
 
 def rank():

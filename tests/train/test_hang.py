@@ -10,7 +10,7 @@ import time
 import pytest
 import ray.train
 import torch
-from loops import interrupt_when, rank
+from loops import rank
 from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
@@ -20,7 +20,7 @@ from labkit.errors import RunStopped
 from labkit.panel.workers import WorkerState
 from labkit.settings import Settings
 from labkit.train import TrainPanel, hang
-from labs import until
+from labs import interrupt_when, until
 
 pytestmark = pytest.mark.fault
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

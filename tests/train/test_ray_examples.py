@@ -14,8 +14,7 @@ pytestmark = pytest.mark.fault
 
 # It runs an example in a cluster that is there: argv has its path, and "panel" for one around each fit().
 PROGRAM = """
-import json, math, os, random, runpy, sys
-import numpy, torch
+import json, runpy, sys
 import ray
 from ray.train.torch import TorchTrainer
 from ray.tune import ResultGrid, Tuner
@@ -28,8 +27,6 @@ path, panels, *arguments = sys.argv[1:]
 lab = cluster.start(cpus_per_node=4)
 start, seen = ray.init, []
 ray.init = lambda *args, **options: None if ray.is_initialized() else start(*args, **options)
-for seed in (random.seed, numpy.random.seed, torch.manual_seed):
-    seed(7)
 
 def watched(kind, fit):
     def fit_under_a_panel(self):
@@ -45,14 +42,8 @@ def watched(kind, fit):
 
 def told(result):
     ours = result if isinstance(result, ResultGrid) else [result]
-    by_chance = "/tune/" not in path or "optuna" in path or "pbt" in path  # their searchers have no seed
     return sorted(
-        json.dumps([
-            None if by_chance else one.config,
-            one.metrics.get("training_iteration"),
-            sorted(one.metrics),
-            one.error is None,
-        ], default=str)
+        json.dumps([one.metrics.get("training_iteration"), sorted(one.metrics), one.error is None])
         for one in ours
     )
 
@@ -68,7 +59,7 @@ if seen:
     said |= {"steps": getattr(state, "made", 0), "epochs": len(getattr(state, "epoch_seconds", ()))}
 print("TOLD", json.dumps(said))
 """
-SWEEPS = ("logging_example", "pbt_function", "tune_basic_example")
+SWEEPS = ("logging_example", "pbt_function")
 
 
 def told(path, panels, home):

@@ -1,29 +1,39 @@
-"""A run of Ray Train on two nodes and its panel: what workers do is seen here, and how a run ends."""
+"""`panel.watch`: runs of Ray Train on two nodes, whose loops know nothing of labkit, and how they end."""
 
 import contextlib
 import pickle
+import runpy
 import signal
+import sys
 import threading
 import traceback
+from types import SimpleNamespace
 
+import numpy as np
 import psutil
 import pytest
 import ray.data
 import ray.train
-from loops import interrupt_when, train_loop, trainer_of
-from ray.train import CheckpointConfig, FailureConfig
+import torch
+from loops import checkpoint_of, report, train_loop, trainer_of
+from ray import cloudpickle
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer, prepare_model
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util import placement_group_table
 
 from labkit import runs
+from labkit.cluster import capacity
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
+from labkit.panel.tracking import hooks
 from labkit.system import family
 from labkit.train import TrainPanel
 from labkit.train.callbacks import ReportCallback, first_failure
-from labs import idle, until
+from labs import held_cpus, idle, interrupt_when, until
 
 pytestmark = pytest.mark.fault
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 
 @pytest.fixture
@@ -43,18 +53,44 @@ def _controllers(home):
     return found
 
 
+# -- what is seen ---------------------------------------------------------------------------------------
+
+
+def test_without_workers(home, panel):
+    original, trainer = ray.train.report, trainer_of(home, workers=0)
+    name = trainer.run_config.name
+    result = panel.fit(trainer)
+    assert (panel.state.status, panel.state.engine, panel.state.epochs) == ("finished", "one process", 3)
+    assert panel.state.workers[0].made == result.return_value["steps"] == 24
+    assert panel.state.workers[0].rows == 3 * 64 and len(panel.state.epoch_seconds) == 3
+    assert [one["epoch"] for one in panel.state.history] == [0, 1, 2]
+    assert panel.state.fraction() == 1.0 and 0 < panel.state.waiting_share() < 1
+    record = runs.latest("run")
+    assert record.seconds["between epochs"] > 0 and len(record.seconds_per_epoch) == 3
+    assert any("loss" in metrics for _, metrics in panel.state.curve)
+    assert trainer.fit().return_value == result.return_value  # the weights are those without a panel
+    # Nothing is left in this process, nor in the trainer.
+    assert ray.train.report is original and report is original and hooks._following == []
+    assert trainer.train_loop_per_worker is train_loop
+    assert (trainer.run_config.name, trainer.run_config.callbacks) == (name, [])
+
+
 def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel):
-    result = panel.fit(trainer_of(home))
+    shared = RunConfig(storage_path=str(home / "runs"))
+    trainer = trainer_of(home, shared=shared)
+    result = panel.fit(trainer)
     state = panel.state
     assert (state.status, state.world_size, state.engine) == ("finished", 2, "Ray Train")
+    assert (state.epochs, state.fraction(), shared.callbacks) == (3, 1.0, [])
     assert {worker.node for worker in state.workers.values()} == {"head", "node-2"}
     assert len({worker.pid for worker in state.workers.values()}) == 2
+    assert {(worker.made, worker.rows) for worker in state.workers.values()} == {(12, 96)}
+    assert result.return_value["steps"] == 12
     assert [report["epoch"] for report in state.history] == [0, 1, 2]
-    assert {c.status for c in state.checkpoints} == {"committed"}
-    assert [c.bytes for c in state.checkpoints] == [1000] * 3
+    assert [(c.status, c.bytes) for c in state.checkpoints] == [("committed", 1000)] * 3
     assert state.printed == 6 and any(line.startswith("[rank 1] epoch") for line in state.prints)
     listed = dict(panel.files())
-    assert listed["checkpoints"] == result.path
+    assert listed["checkpoints"] == result.path == str(home / "runs" / panel.run_id)
     assert str(lab.log_dir) in listed["Ray's logs"]
     record = runs.latest("run")
     assert (record.state, record.workers, record.checkpoints) == ("finished", 2, 3)
@@ -63,6 +99,115 @@ def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel):
     # Where the time went: start, steps, and what is between epochs, together the whole.
     assert sum(record.seconds.values()) == pytest.approx(record.seconds_total, rel=0.05)
     assert record.seconds["start"] > 0
+    alone = trainer_of(home, run={"name": "alone"}).fit()
+    assert alone.return_value == result.return_value  # the weights are those without a panel
+    # A run without a name gets one of its own: two in one second would go on from each other.
+    first = panel.run_id
+    panel.fit(trainer)
+    assert panel.run_id != first and len(state.history) == 3 == len(panel.state.history)
+    assert state.note == panel.state.note == ""
+
+
+def test_workers_that_wait_for_cpus_which_another_one_holds(lab, home, panel, monkeypatch):
+    monkeypatch.setattr(capacity, "QUIET_FOR", 1.0)
+    with held_cpus(3, lambda: panel.state.waits) as said:
+        panel.fit(trainer_of(home, workers=2))
+    assert said[0].startswith("waiting for 2 CPU (1 of 4 free)")
+    assert panel.state.status == "finished" and not any("waiting" in note for note in panel.state.notes)
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "epochs", "steps"),
+    [
+        ({"max_epochs": 4, "num_epochs": 5, "max_steps": 9}, {}, 5, None),
+        ({"steps": 40}, {}, None, 40),
+        ({"epochs": 4}, {"epochs": 7}, 4, None),
+        ({}, {"epochs": 7}, 7, None),
+    ],
+)
+def test_the_length_of_a_run_is_in_its_configuration_or_told(home, config, given, epochs, steps):
+    panel = TrainPanel("run", reporter=NullReporter(), **given)
+    in_this_process = ScalingConfig(num_workers=0)
+    panel.watch(TorchTrainer(train_loop, train_loop_config={"epochs": 9}, scaling_config=in_this_process))
+    panel.watch(TorchTrainer(train_loop, train_loop_config=config, scaling_config=in_this_process))
+    assert (panel.state.epochs, panel.state.steps_of_run) == (epochs, steps)
+
+
+def test_a_shard_of_ray_data_that_is_iterated_twice(lab, home, panel):
+    def over_a_shard(config):
+        model = prepare_model(torch.nn.Linear(1, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        batches, rows = ray.train.get_dataset_shard("train").iter_torch_batches(batch_size=4), 0
+        for _ in range(2):  # the same object in both epochs
+            for batch in batches:
+                model(batch["id"].float()[:, None]).mean().backward()
+                optimizer.step()
+                rows += len(batch["id"])
+            ray.train.report({"loss": 1.0})
+        return rows
+
+    data = ray.data.range(32)
+    result = panel.fit(trainer_of(home, workers=2, loop=over_a_shard, datasets={"train": data}, epochs=2))
+    assert panel.state.workers[0].rows == result.return_value == 32
+    assert len(panel.state.epoch_seconds) == 2
+
+
+def an_array(config):
+    ray.train.report({"loss": 1.0, "confusion": np.eye(3)}, checkpoint=checkpoint_of(0))
+
+
+def no_rows(config):
+    for batch in ray.train.get_dataset_shard("train").iter_torch_batches(batch_size=4):
+        last = batch
+    ray.train.report({"rows": len(last["id"])})
+
+
+def test_what_is_wrong_with_a_metric_or_a_shard_is_named(lab, home, panel):
+    with pytest.raises(LabError, match="could not report the metric 'confusion'"):
+        panel.fit(trainer_of(home, workers=1, loop=an_array))
+    assert "numpy.ndarray of shape (3, 3)" in panel.state.failures[-1].text
+    with pytest.raises(LabError, match=r"rank \d.*rank \d had no rows: the shard is empty"):
+        panel.fit(trainer_of(home, workers=2, loop=no_rows, datasets={"train": ray.data.range(1)}))
+
+
+def test_a_module_that_workers_lack_is_named_with_the_way_to_ship_it(lab, home, panel, monkeypatch):
+    folder = home / "elsewhere"
+    folder.mkdir()
+    (folder / "train_it.py").write_text("def loop(config):\n    import ray.train\n    ray.train.report({})\n")
+    monkeypatch.syspath_prepend(str(folder))
+    import train_it
+
+    with pytest.raises(LabError, match="No module named 'train_it'") as failed:
+        panel.fit(trainer_of(home, workers=1, loop=train_it.loop))
+    call = "ray.cloudpickle.register_pickle_by_value(train_it)"
+    assert "Traceback" not in failed.value.fact and call in failed.value.fix
+    eval(call)
+    panel.fit(trainer_of(home, workers=1, loop=train_it.loop))
+    assert panel.state.status == "finished"
+
+
+def test_the_plain_script_of_lesson_03(lab, home, panel, root, monkeypatch, capsys):
+    """Its train function, unchanged."""
+    fit_of_ray = TorchTrainer.fit
+
+    def followed(trainer):
+        with panel.watch(trainer):
+            return fit_of_ray(trainer)
+
+    monkeypatch.setattr(TorchTrainer, "fit", followed)
+    monkeypatch.setattr(ray, "init", lambda *_, **__: SimpleNamespace())
+    monkeypatch.setenv("STORAGE", str(home / "plain"))
+    [script] = (root / "notebooks" / "plain").glob("03_*.py")
+    runpy.run_path(str(script), run_name="__main__")
+    state = panel.state
+    assert "accuracy 0.9" in capsys.readouterr().out
+    # 1,437 rows for two workers, in batches of 64, in six epochs; the sampler repeats one row.
+    assert sum(worker.rows for worker in state.workers.values()) == 6 * 1438
+    assert {worker.made for worker in state.workers.values()} == {6 * 12}
+    assert len(state.epoch_seconds) == 6 and len(state.history) == 6
+
+
+# -- how a run ends -------------------------------------------------------------------------------------
 
 
 def test_what_a_worker_raises_is_shown_with_its_own_lines(lab, home, panel):
@@ -107,23 +252,17 @@ def test_a_killed_worker_is_one_line_and_its_restart_repeats_steps(lab, home, pa
     assert panel.state.failures[-1].text == failed.value.fact
 
 
-def test_checkpoints_that_ray_deletes_are_marked_and_a_wrong_order_is_warned_of(lab, home, panel):
+def test_checkpoints_that_ray_deletes_are_marked_and_a_name_that_is_used_again_is_told(lab, home, panel):
     keep = CheckpointConfig(num_to_keep=1, checkpoint_score_attribute="rmse")
     with pytest.warns(UserWarning, match='highest rmse.*checkpoint_score_order="min"'):
-        panel.fit(trainer_of(home, epochs=4, workers=1, run={"checkpoint_config": keep}))
+        panel.fit(trainer_of(home, epochs=4, workers=1, run={"name": "twice", "checkpoint_config": keep}))
     assert [checkpoint.deleted for checkpoint in panel.state.checkpoints] == [False, True, True, False]
-    assert runs.latest("run").checkpoints == 2
-
-
-def test_a_name_that_is_used_again_and_trains_nothing_is_told(lab, home, panel):
-    run = {"name": "twice"}
-    panel.fit(trainer_of(home, epochs=2, workers=1, run=run))
-    assert panel.state.note == ""
+    assert runs.latest("run").checkpoints == 2 and panel.state.note == ""
     again = TrainPanel("again", reporter=NullReporter())
-    again.fit(trainer_of(home, epochs=2, workers=1, run=run))
-    assert again.state.note.startswith("went on from epoch 2 of 2: nothing trained")
-    again.fit(trainer_of(home, epochs=3, workers=1, run=run))
-    assert (again.state.note, len(again.state.history)) == ("went on after epoch 2 of 3", 1)
+    again.fit(trainer_of(home, epochs=4, workers=1, run={"name": "twice"}))
+    assert again.state.note.startswith("went on from epoch 4 of 4: nothing trained")
+    again.fit(trainer_of(home, epochs=5, workers=1, run={"name": "twice"}))
+    assert (again.state.note, len(again.state.history)) == ("went on after epoch 4 of 5", 1)
 
 
 def test_an_interrupt_ends_the_run_and_frees_its_cpus(lab, home, panel):
@@ -149,8 +288,6 @@ def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel, mo
         panel.fit(trainer)
     assert idle(lab)
     until(lambda: {group["state"] for group in placement_group_table().values()} == {"REMOVED"})
-    panel.fit(trainer_of(home))
-    assert panel.state.status == "finished"
 
 
 def test_what_cannot_work_is_refused_before_anything_starts(lab, home, panel):
@@ -204,7 +341,6 @@ class HealthCheckFailed(Exception):
         self.health_check_failure = ray.exceptions.RayActorError(error_msg=message)
 
 
-DEAD = HealthCheckFailed("The actor is dead because its worker process has died.")
 LOST = HealthCheckFailed("The actor died unexpectedly because its node has died.")
 OF_RAY = {"__module__": "ray.train.v2._internal.exceptions"}
 HUNG = type("WorkerHealthCheckTimeoutError", (Exception,), OF_RAY)(
@@ -216,7 +352,6 @@ GLOO = RuntimeError("Traceback (most recent call last):\n  …\nRuntimeError: Co
 @pytest.mark.parametrize(
     "exceptions, rank, text",
     [
-        ({0: GLOO, 1: DEAD}, 1, "rank 1 is gone: killed, or out of memory"),
         ({0: GLOO, 2: LOST}, 2, "rank 2 is gone: its node was lost"),
         ({1: HUNG}, 1, "rank 1 failed: A worker health check has been hanging for 5 s."),
         ({0: GLOO, 1: GLOO}, 0, f"RuntimeError: {GLOO}"),

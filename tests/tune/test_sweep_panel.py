@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import threading
 import time
 
 import pytest
@@ -20,7 +19,7 @@ from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
 from labkit.tune import SweepPanel, trials
 from labkit.tune.trials import TunerPlan
-from labs import until
+from labs import held_cpus, interrupt_when, until
 
 pytestmark = pytest.mark.fault
 
@@ -58,6 +57,7 @@ def sweep(lab, home):
             sweep.results = tuner.fit()
         return sweep.results
 
+    sweep.panel = None
     return sweep
 
 
@@ -94,14 +94,12 @@ def test_the_others_go_on_where_some_fail(sweep):
     assert runs.latest("sweep").extra["counts"] == {"finished": 2, "failed": 2}
 
 
-def test_a_sweep_of_which_nothing_is_left_says_so(sweep):
+def test_a_sweep_of_which_nothing_is_left_and_a_metric_that_is_never_reported(sweep):
     with pytest.raises(RunFailed, match="every one of its 2 trials failed.*this one is bad"):
         sweep(climb, {"x": tune.grid_search(["raises", "raises"])})
-    assert sweep.panel.state.status == "failed"
-    assert len(sweep.results) == 2  # the reader has them all the same
-
-
-def test_a_metric_that_is_never_reported(sweep):
+    assert (
+        sweep.panel.state.status == "failed" and len(sweep.results) == 2
+    )  # the reader has them all the same
     with pytest.raises(LabError, match="'skore'") as refused:
         sweep(climb, {"x": tune.grid_search([1, 2])}, metric="skore")
     assert "they report 'score'" in refused.value.fact
@@ -155,13 +153,7 @@ ENDLESS = {"x": tune.grid_search(list(range(8))), "steps": 1000, "seconds": 1}
 
 
 def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab, capfd):
-    def interrupt():
-        while not (panel := getattr(sweep, "panel", None)) or panel.state.counts()["running"] == 0:
-            time.sleep(0.05)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    main = threading.main_thread().ident
-    threading.Thread(target=interrupt, daemon=True).start()
+    interrupt_when(lambda: sweep.panel is not None and sweep.panel.state.counts()["running"])
     with pytest.raises(RunStopped, match="stopped by you"):
         sweep(climb, ENDLESS)
     said = capfd.readouterr()
@@ -232,20 +224,7 @@ def wait_inside(config):
 @pytest.mark.parametrize(("trainable", "own"), [(climb, 0), (wait_inside, 1)])
 def test_a_sweep_that_waits_for_what_nobody_has_says_so(sweep, lab, monkeypatch, trainable, own):
     monkeypatch.setattr(capacity, "QUIET_FOR", 1.0)
-    held = ray.util.placement_group([{"CPU": 1}] * (int(lab.cpus) - own))
-    assert held.wait(60)
-    notes = []
-
-    def look():
-        try:
-            until(lambda: sweep.panel is not None and sweep.panel.state.waits, seconds=120)
-            notes.append(sweep.panel.state.waits)
-        finally:
-            ray.util.remove_placement_group(held)
-
-    sweep.panel = None
-    (looking := threading.Thread(target=look, daemon=True)).start()
-    assert sweep(trainable, {"x": tune.grid_search([1, 1])}, max_concurrent_trials=1).num_errors == 0
-    looking.join()
-    assert notes[0].startswith(f"waiting for {1 + own} CPU (0 of {lab.cpus:g} free)")
+    with held_cpus(int(lab.cpus) - own, lambda: sweep.panel is not None and sweep.panel.state.waits) as said:
+        assert sweep(trainable, {"x": tune.grid_search([1, 1])}, max_concurrent_trials=1).num_errors == 0
+    assert said[0].startswith(f"waiting for {1 + own} CPU (0 of {lab.cpus:g} free)")
     assert sweep.panel.state.notes == []

@@ -46,24 +46,13 @@ def test_the_best_has_the_best_last_value_as_for_get_best_result(state, mode, or
     assert state.best.number == order[0]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, None, "good", True])
+@pytest.mark.parametrize("value", [math.nan, None, "good", True])
 def test_what_is_no_number_is_never_the_best(state, value):
     report(state, "t0", value)
     assert state.best is None and state.best_line() == "no trial reported accuracy"
     report(state, "t1", -0.5)
     assert state.best.number == 1
     assert state.best_line() == "best accuracy -0.500, trial 1 · lr 0.200"
-
-
-def test_the_record_has_the_best_trial_and_all_others(state):
-    report(state, "t1", 0.5, 0.7)
-    state.trial_failed("t2", "step, cell 4, line 9\n    raise ValueError('bad')\nValueError: bad")
-    record = state.to_record()
-    assert record["config"] == {"lr": 0.2} and record["metrics"] == {"accuracy": 0.7}
-    assert [row["accuracy"] for row in record["history"]] == [0.5, 0.7]
-    assert record["storage_path"] == "/runs/sweep"
-    assert record["extra"]["counts"] == {"waiting": 5, "failed": 1}
-    assert len(record["extra"]["trials"]) == 4 and record["extra"]["trials"][2]["why"] == "ValueError: bad"
 
 
 def words(html):
@@ -97,17 +86,16 @@ def test_the_live_panel_shows_counts_table_and_curves_and_what_stays_has_all_tri
     assert summary.count("raise ValueError") == 1  # the same traceback once, with the numbers of its trials
 
 
-def test_text_tells_the_news_in_few_lines_and_a_failure_at_once(capsys):
-    state, reporter = SweepRun("05", metric="accuracy", total=200), TextReporter()
-    state.start("start")
+def test_text_tells_the_news_in_few_lines_and_a_failure_at_once(state, capsys):
+    reporter, state.total = TextReporter(), 200
     reporter.open(snapshot(state, time.time()))
-    state.add("bad", {"lr": -1})
-    state.trial_failed("bad", "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: bad")
+    state.trial_failed("t0", "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: bad")
     reporter.draw(snapshot(state, time.time()))
     said = capsys.readouterr().out
     assert "trial 0 failed: ValueError: bad" in said and "raise" not in said
     for number in range(1, 200):
-        state.add(f"t{number}", {"lr": number})
+        if number > 3:
+            state.add(f"t{number}", {"lr": number})
         report(state, f"t{number}", number / 200)
         state.set_status(f"t{number}", "finished")
         if number % 10 == 9:
