@@ -101,11 +101,6 @@ def test_each_term_is_in_the_glossary(name):
     assert [word for word in bold if not additions.term_of(word, terms)] == []
 
 
-def test_the_glossary_is_in_order():
-    terms = list(additions.glossary(ROOT))
-    assert terms == sorted(terms, key=str.lower) and len(terms) == len({term.lower() for term in terms})
-
-
 _RESOLVE = """
 import sys
 from importlib import import_module

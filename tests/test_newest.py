@@ -34,10 +34,3 @@ def test_a_report_of_pytest_becomes_the_table(tmp_path, monkeypatch):
     lines = newest.table(failed, newest.versions(pinned), newest.versions(found)).splitlines()
     assert lines[:3] == ["torch 2.13.0 → 2.14.1", "abc 1 → 2", "fresh – → 7"]
     assert "2 failed tests" in lines and "    assert 1 == 2" in lines
-
-
-def test_tests_that_do_not_come_to_their_end_are_a_failure(tmp_path, monkeypatch):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").symlink_to("/bin/false")
-    monkeypatch.setattr(newest, "NEXT", tmp_path)
-    assert newest.test("tests", "-m quick") == [("tests -m quick", "did not come to its end")]

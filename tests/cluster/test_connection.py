@@ -11,7 +11,6 @@ import grpc
 import pytest
 
 from labkit import cluster
-from labkit.cluster import connection
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.errors import LabError
 from labkit.machine import free_port
@@ -32,29 +31,24 @@ def user(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def serve():
-    """Starts a server that asks for a token, or for none; returns its address."""
-    servers = []
+def address():
+    """The address of a server that asks for TOKEN."""
 
-    def serve(token):
-        def answer(_, context):
-            if token and ("authorization", f"Bearer {token}") not in context.invocation_metadata():
-                context.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
-            return b""
+    def answer(_, context):
+        if ("authorization", f"Bearer {TOKEN}") not in context.invocation_metadata():
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
+        return b""
 
-        class Handler(grpc.GenericRpcHandler):
-            def service(self, _):
-                return grpc.unary_unary_rpc_method_handler(answer)
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, _):
+            return grpc.unary_unary_rpc_method_handler(answer)
 
-        servers.append(grpc.server(futures.ThreadPoolExecutor(2)))
-        servers[-1].add_generic_rpc_handlers([Handler()])
-        port = servers[-1].add_insecure_port("127.0.0.1:0")
-        servers[-1].start()
-        return f"127.0.0.1:{port}"
-
-    yield serve
-    for server in servers:
-        server.stop(0)
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers([Handler()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0)
 
 
 def give(user: Path, way: str, token: str, monkeypatch) -> None:
@@ -68,9 +62,8 @@ def give(user: Path, way: str, token: str, monkeypatch) -> None:
             monkeypatch.setenv(way, str(path))
 
 
-def test_a_token_is_found_where_ray_looks_and_in_its_order(user, serve, monkeypatch):
+def test_a_token_is_found_where_ray_looks_and_in_its_order(user, address, monkeypatch):
     """Kubernetes and Docker Compose pass it in a variable, which the lab once did not look at."""
-    address = serve(TOKEN)
     with pytest.raises(LabError, match="refused the token: none was found"):
         check_reachable(address, read_token())
     with socket.socket() as mute, pytest.raises(LabError, match="nothing answers there") as refused:
@@ -83,20 +76,6 @@ def test_a_token_is_found_where_ray_looks_and_in_its_order(user, serve, monkeypa
         give(user, way, "f" * 64, monkeypatch)  # the next one counts before this one
         with pytest.raises(LabError, match="refused the token\n"):
             check_reachable(address, read_token())
-
-
-def test_a_cluster_without_authentication_is_asked_without_a_token(user, serve, monkeypatch):
-    give(user, "~/.ray/auth_token", TOKEN, monkeypatch)  # `ray.init()` makes one
-    wants = check_reachable(serve(None), read_token())
-    assert wants is False
-    try:
-        connection.set_environment(None, authenticate=wants)
-        assert os.environ["RAY_AUTH_MODE"] == "disabled"
-        connection.set_environment(user / "token", authenticate=True)
-        assert os.environ["RAY_AUTH_MODE"] == "token"
-    finally:
-        connection.disconnect()
-    assert "RAY_AUTH_MODE" not in os.environ
 
 
 CONNECT = """
@@ -125,7 +104,10 @@ sys.exit(main(["check", sys.argv[1], "--json"]))
 
 @pytest.mark.parametrize("way", ["RAY_AUTH_TOKEN", "none"])
 def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
-    """As in the containers of docs/clusters, and as on a cluster without authentication."""
+    """As in the containers of docs/clusters, and as on a cluster without authentication.
+
+    There a token is not sent that another cluster has made: `ray.init()` makes one.
+    """
     port = free_port()
     auth = {"RAY_AUTH_MODE": "token", way: TOKEN} if way != "none" else {"RAY_AUTH_MODE": "disabled"}
     command = ["-m", "ray.scripts.scripts", "start", "--head", f"--port={port}", "--num-cpus=2"]
@@ -148,6 +130,8 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
             line.split("'")[1] for line in (tmp_path / "log").read_text().splitlines() if "--address=" in line
         )
         given = {way: TOKEN} if way != "none" else {}
+        (tmp_path / ".ray").mkdir(exist_ok=True)
+        (tmp_path / ".ray" / "auth_token").write_text("f" * 64)
         done = python(CONNECT, address, HOME=str(tmp_path), LABKIT_HOME=str(home), **given)
         assert done.returncode == 0, done.stdout
         assert (

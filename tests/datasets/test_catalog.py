@@ -71,18 +71,6 @@ def test_an_installed_package_has_the_data(copy, tmp_path):
     assert said.stdout == f"360 {files / 'README.md'}\n", said.stderr[-2000:]
 
 
-def test_an_editable_install_has_the_data(copy, tmp_path):
-    build = f"from setuptools import build_meta; build_meta.build_editable({str(tmp_path)!r})"
-    assert run(build, copy).returncode == 0
-    zipfile.ZipFile(*tmp_path.glob("*.whl")).extractall(tmp_path / "site")
-    place, others = str(tmp_path / "site"), str(Path(np.__file__).parents[1])
-    code = f"import site, sys; sys.path[:0] = [{place!r}, {others!r}]; site.addsitedir({place!r}); "
-    code += "from labkit.datasets import load, shipped; "
-    code += "print(len(load('digits')), shipped('digits.parquet'))"
-    done = run(code, tmp_path, "-S", PYTHONPATH="")
-    assert done.stdout == f"1437 {copy / 'datasets' / 'digits.parquet'}\n", done.stderr[-2000:]
-
-
 def test_a_node_with_the_package_alone_says_how_to_get_the_data(tmp_path):
     """What Ray's `py_modules` brings to a node of a remote cluster."""
     shutil.copytree(ROOT / "labkit", tmp_path / "labkit", ignore=shutil.ignore_patterns("__pycache__"))

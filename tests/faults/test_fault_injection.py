@@ -1,6 +1,6 @@
 """Fault injection on a real cluster: each fault is made, seen, undone and survived."""
 
-import contextlib
+import os
 import sys
 import tempfile
 import threading
@@ -64,6 +64,13 @@ def loop(config):
         ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED)
 
 
+@pytest.fixture(scope="module")
+def home(home):
+    # A head looks for its nodes every 3 s and gives each five chances; no test waits for that.
+    os.environ.update(RAY_health_check_period_ms="300", RAY_health_check_initial_delay_ms="300")
+    return home
+
+
 @pytest.fixture
 def panel(lab):
     return TrainPanel("faults")
@@ -115,15 +122,6 @@ def test_a_frozen_rank_holds_up_all_and_nobody_fails(panel, fit):
     # Steps from before may have come late, but not by seconds.
     assert fault.standstill > 1.2 and fault.noticed is None and fault.repeated is None
     assert panel.state.workers.restarts == 0
-
-
-def test_a_slow_rank_slows_all_down_and_runs_on_afterwards(panel, fit):
-    fault = faults.slow_rank(0, share=0.3, seconds=1.5).at(panel, epoch=1)
-    fit(fault)
-    assert fault.wait(90).outcome == "made" and fault.noticed is None
-    for one in faults._running(panel):
-        with contextlib.suppress(psutil.NoSuchProcess):  # Ray ends the workers of a finished run, now or soon
-            assert one.process.status() != psutil.STATUS_STOPPED
 
 
 def test_a_killed_node_is_survived_on_the_other(panel, fit, lab):
