@@ -211,6 +211,8 @@ def test_each_image_is_a_png_with_its_label_in_the_key(store, bucket, digits):
     with pytest.raises(LabError, match=r"1 other objects.*stranger\.txt") as caught:
         upload(digits, store, bucket)
     assert f'store.files.rm("{path}", recursive=True)' in caught.value.fix
+    with pytest.raises(LabError, match="rows_per_shard=.* is not a whole number"):
+        upload_shards(digits, store, bucket, rows_per_shard=0)
 
 
 def test_a_full_disk(tmp_path, digits):
