@@ -52,13 +52,11 @@ def index(tmp_path):
         wheel.writestr(f"{info}/RECORD", "")
     content = (tmp_path / name).read_bytes()
     link = f"{quote(name)}#sha256={hashlib.sha256(content).hexdigest()}"
-    pages = {
-        "/whl/cpu/torch/": f'<a href="{link}">{name}</a>'.encode(),
-        f"/whl/cpu/torch/{quote(name)}": content,
-    }
+    pages = {"/": f'<a href="{link}">{name}</a>'.encode(), f"/{quote(name)}": content}
 
     def answer(path):
-        return 200 if path in pages else 404, {"Content-Type": "text/html"}, pages.get(path, b"")
+        page = pages.get(path.removeprefix("/whl/cpu/torch"))
+        return 404 if page is None else 200, {"Content-Type": "text/html"}, page or b""
 
     with web.serving(answer) as url:
         yield f"{url}/whl/cpu"

@@ -42,7 +42,6 @@ SLOW = {
         "object_server",
         "storage",
         "storage_ray",
-        "store_faults",
         "store_kernel",
     ),
     *(
@@ -105,7 +104,6 @@ DEEP = {
     "spark_panel": ("test_what_is_no_distributor",),
     "comparison": (),
     "storage_ray": (),
-    "store_faults": (),
     "store_kernel": (),
     # what the engine adds to a check; the texts of checks are tested without one
     "lesson_03": (),
@@ -166,7 +164,7 @@ TOUCHED = {
     "labkit/train/": ("ray_reporting", "validation", "hang", "tensorflow", "other_clusters"),
     "labkit/tune/": ("sweep_panel", "sweep_restore", "sweep_browser"),
     "labkit/spark/": ("spark", "spark_panel"),
-    "labkit/storage/": ("storage_ray", "store_faults", "store_kernel", "class_bucket"),
+    "labkit/storage/": ("storage_ray", "store_kernel", "class_bucket"),
     "labkit/faults.py": ("fault_injection", "campaign"),
     "labkit/interrupts.py": ("kernel", "benchmarks"),
     "labkit/models/": ("keras_models", "tensorflow"),

@@ -190,7 +190,7 @@ def test_a_name_that_would_fail_after_the_start(name):
     check_run_name(raised.value.fix.removeprefix("RunConfig(name='").removesuffix("')"))
 
 
-# -- uploads: every object once, with the right content. test_store_faults.py kills the server ------------
+# -- uploads: every object once, with the right content. test_storage_ray.py kills the server -------------
 
 
 def test_each_image_is_a_png_with_its_label_in_the_key(store, bucket, digits):
@@ -244,15 +244,15 @@ def read_elsewhere(filesystem, path, **variables):
 
 
 def test_another_process_takes_the_keys_from_the_file_and_on_another_machine_from_its_environment(
-    store, place, tmp_path
+    own, tmp_path
 ):
-    put(store.filesystem, f"{place}/a", b"found")
-    assert read_elsewhere(store.filesystem, f"{place}/a", LABKIT_S3_SECRET_KEY="wrong") == "found"
-    elsewhere = arrow(ObjectFiles(endpoint=store.endpoint, keys=str(tmp_path / "none")))
+    put(own.filesystem, "lab/a", b"found")
+    assert read_elsewhere(own.filesystem, "lab/a", LABKIT_S3_SECRET_KEY="wrong") == "found"
+    elsewhere = arrow(ObjectFiles(endpoint=own.endpoint, keys=str(tmp_path / "none")))
     pairs = [("LABKIT_S3_ACCESS_KEY", "LABKIT_S3_SECRET_KEY"), ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
     for names in pairs:
-        variables = dict(zip(names, store.read_keys(), strict=True))
-        assert read_elsewhere(elsewhere, f"{place}/a", **variables) == "found"
+        variables = dict(zip(names, own.read_keys(), strict=True))
+        assert read_elsewhere(elsewhere, "lab/a", **variables) == "found"
 
 
 def test_the_readers_own_keys_are_not_hidden(own, tmp_path):
