@@ -66,7 +66,7 @@ SLOW = {
 
 # {module: what of it `make test` runs all the same}. Everything else in these modules is deep.
 DEEP = {
-    # one kill of each kind (kernel, node, rank; the store's is in test_object_server) stays
+    # one kill of each kind (kernel, node; the store's is in test_object_server, a rank's in lesson 08) stays
     "kernel": ("test_a_kernel_that_was_killed_alone",),
     "cluster": (
         "test_it_has_the_nodes",
@@ -86,7 +86,7 @@ DEEP = {
         "test_a_killed_user_leaves_nothing",
         "test_a_killed_supervisor_is_replaced",
     ),
-    "fault_injection": ("test_a_killed_rank_is_replaced", "test_what_cannot_be_made", "test_wrong_use"),
+    "fault_injection": ("test_what_cannot_be_made", "test_wrong_use"),
     "campaign": (),
     "hang": (),
     # of each engine one real run with its panel, and one Stop

@@ -1,6 +1,6 @@
 """The campaign of faults: its checks see what they are for, and eight of its runs keep what is promised.
 
-`python -m benchmarks faults --campaign 200` makes many. The eight of this seed have seven different faults,
+`python -m benchmarks faults --campaign 200` makes many. The eight of this seed have eight different faults,
 in runs of Ray Train with and without validation, of Tune and of Ray Data. Keras is in test_tensorflow.py.
 """
 
@@ -65,7 +65,7 @@ def test_the_model_and_its_checkpoints_are_compared(tmp_path, epochs, harm, said
 @pytest.mark.fault
 @pytest.mark.timeout(1000)
 def test_eight_runs_keep_what_is_promised(home):
-    command = [sys.executable, "-m", "benchmarks", "faults", "--campaign", "8", "--seed", "90"]
+    command = [sys.executable, "-m", "benchmarks", "faults", "--campaign", "8", "--seed", "5645"]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=940)
     assert "8 of 8 runs kept what was promised" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
