@@ -180,7 +180,6 @@ def test_differences_are_found(folder, spoil):
         ("sums.py", HEAD + BODY, "NN_name.py"),
         ("08_sums.py", HEAD + BODY, "'# 08 ·'"),
         ("07_sums.py", HEAD.replace("**Time**", "Time") + BODY, r"\*\*Time\*\*"),
-        ("07_sums.py", HEAD.replace("**Needs**", "Needs") + BODY, r"\*\*Needs\*\*"),
         ("07_sums.py", HEAD.replace("**You will be able to**", "You") + BODY, "lesson you can"),
         ("07_sums.py", "# %%\n1 + 1\n", "first cell lacks"),
         ("07_sums.py", HEAD + BODY + '\n# %% tags=["solutoin"]\n1\n', "unknown tag 'solutoin'"),

@@ -112,16 +112,6 @@ def test_a_head_that_does_not_start_says_why_and_leaves_nothing(home, monkeypatc
     assert family.groups(home) == set() and cluster.current() is None
 
 
-def test_a_head_without_its_dashboard_is_none(home, monkeypatch):
-    """By default Ray starts a head whose dashboard found its port taken, and says so in a log."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        ports = iter([free_port(), server.getsockname()[1]])
-        monkeypatch.setattr(nodes, "free_port", lambda: next(ports, None) or free_port())
-        with cluster.start() as lab:
-            assert requests.get(f"{lab.dashboard_url}/api/v0/nodes", timeout=300).status_code == 401
-    assert next(ports, None) is None  # the port that was taken was tried
-
-
 def test_two_processes_that_start_at_once_get_one_cluster(home):
     code = (
         "import time; from labkit import cluster; lab = cluster.start(); print(lab.address, flush=True);"
@@ -482,8 +472,10 @@ def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home, monkeypatc
     lab.stop()  # a second time is no fault
 
 
-def test_the_environment_is_put_back_and_the_right_token_is_sent(home, monkeypatch):
-    """After start and stop, connect() took the lab's own token for the user's."""
+def test_a_taken_port_is_replaced_the_environment_is_put_back_and_the_right_token_is_sent(home, monkeypatch):
+    """By default Ray starts a head whose dashboard found its port taken, and says so in a log. And after start
+    and stop, connect() took the lab's own token for the user's.
+    """
     if (running := cluster.current()) is not None:
         running.stop()
     monkeypatch.setenv("HOME", str(home / "user"))
@@ -492,10 +484,15 @@ def test_the_environment_is_put_back_and_the_right_token_is_sent(home, monkeypat
     (home / "user" / ".ray").mkdir(parents=True)
     (home / "user" / ".ray" / "auth_token").write_text("e" * 64)
     before = dict(os.environ)
-    with cluster.start():
-        assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(home / "ray-token")
-        assert "RAY_AUTH_TOKEN" not in os.environ
-        os.environ["LABKIT_OF_THE_READER"] = "1"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ports = iter([free_port(), server.getsockname()[1]])
+        monkeypatch.setattr(nodes, "free_port", lambda: next(ports, None) or free_port())
+        with cluster.start() as lab:
+            assert requests.get(f"{lab.dashboard_url}/api/v0/nodes", timeout=300).status_code == 401
+            assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(home / "ray-token")
+            assert "RAY_AUTH_TOKEN" not in os.environ
+            os.environ["LABKIT_OF_THE_READER"] = "1"
+    assert next(ports, None) is None  # the port that was taken was tried
     del os.environ["LABKIT_OF_THE_READER"]
     os.environ.pop("RAY_CLIENT_MODE", None)  # Ray's own
     assert dict(os.environ) == before
