@@ -473,8 +473,8 @@ def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home, monkeypatc
 
 
 def test_a_taken_port_is_replaced_the_environment_is_put_back_and_the_right_token_is_sent(home, monkeypatch):
-    """By default Ray starts a head whose dashboard found its port taken, and says so in a log. And after start
-    and stop, connect() took the lab's own token for the user's.
+    """Ray starts a head whose dashboard found its port taken, and says so in a log. And after a start and a
+    stop, connect() took the lab's own token for the user's.
     """
     if (running := cluster.current()) is not None:
         running.stop()
