@@ -385,7 +385,9 @@ def test_neither_the_cluster_nor_its_client_server_runs_a_strangers_code(lab, ho
     (client,) = {(a, p) for name, a, p in sockets(home) if name == "ray.util.client" and a != "127.0.0.1"}
     trace = tmp_path / "trace"
     strange = {"RAY_AUTH_TOKEN_PATH": "", "RAY_AUTH_TOKEN": "0" * 64, "HOME": str(tmp_path)}
+    # They would try again for half a minute.
     hasty = {"RAY_gcs_rpc_server_reconnect_timeout_s": "3"}
+    hasty |= {f"RAY_CLIENT_{name}_CONNECTION_TIMEOUT_S": "3" for name in ("INITIAL", "MAX")}
 
     def intrude(mode, address):
         return python(INTRUDER, address, trace, RAY_AUTH_MODE=mode, **strange, **hasty).stdout
