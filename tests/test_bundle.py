@@ -138,8 +138,3 @@ def test_a_notebook_that_was_worked_in_is_not_packed(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "lessons", lambda: [(source, answered, built)])
     with pytest.raises(LabError, match=f"{target.name} has outputs or differs"):
         bundle.learners(tmp_path / "learners.zip")
-
-
-def test_a_site_that_is_not_built_is_not_bundled(tmp_path):
-    with pytest.raises(LabError, match="make site"):
-        bundle.bundle(tmp_path, tmp_path, tmp_path / "no-site")

@@ -3,17 +3,16 @@
 PyTorch's own index is not reached by this test; a server with its layout and a stand-in wheel take its place.
 """
 
-import functools
 import hashlib
-import http.server
 import subprocess
 import sys
-import threading
 import zipfile
+from urllib.parse import quote
 
 import pytest
 
 import install
+import web
 
 PIN = next(
     line for line in (install.ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch==")
@@ -45,27 +44,22 @@ def test_without_an_answer_pip_installs_what_it_finds():
 def index(tmp_path):
     """The address of an index with the layout of PyTorch's, which has a build for CPUs of the pin."""
     version = PIN.partition("==")[2]
-    name, folder = f"torch-{version}+cpu-py3-none-any.whl", tmp_path / "whl" / "cpu" / "torch"
-    folder.mkdir(parents=True)
-    info = f"torch-{version}+cpu.dist-info"
-    with zipfile.ZipFile(folder / name, "w") as wheel:
+    name, info = f"torch-{version}+cpu-py3-none-any.whl", f"torch-{version}+cpu.dist-info"
+    with zipfile.ZipFile(tmp_path / name, "w") as wheel:
         wheel.writestr("torch/__init__.py", "")
         wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}+cpu\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
-    digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    (folder / "index.html").write_text(f'<a href="{name.replace("+", "%2B")}#sha256={digest}">{name}</a>')
+    content = (tmp_path / name).read_bytes()
+    link = f"{quote(name)}#sha256={hashlib.sha256(content).hexdigest()}"
+    pages = {"/": f'<a href="{link}">{name}</a>'.encode(), f"/{quote(name)}": content}
 
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
+    def answer(path):
+        page = pages.get(path.removeprefix("/whl/cpu/torch"))
+        return 404 if page is None else 200, {"Content-Type": "text/html"}, page or b""
 
-    with http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=tmp_path)
-    ) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/whl/cpu"
-        server.shutdown()
+    with web.serving(answer) as url:
+        yield f"{url}/whl/cpu"
 
 
 def test_the_build_for_cpus_comes_from_the_index_that_has_it(index, tmp_path):

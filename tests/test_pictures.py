@@ -35,13 +35,6 @@ def test_what_is_in_the_folder_is_drawn():
     assert {path.stem for path in pictures.FOLDER.iterdir()} == set(pictures.PICTURES)
 
 
-def test_a_text_that_is_too_long_is_refused():
-    drawing = pictures.Drawing(300, 100, "title", "description")
-    drawing.box(0, 0, 80, 40, "short")
-    with pytest.raises(ValueError, match="needs more than 74"):
-        drawing.box(0, 0, 80, 40, "far too long for it")
-
-
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_a_lesson_says_what_its_pictures_show(path):
     for alt, name in re.findall(r"!\[([^\]]*)\]\(images/([\w-]+)\.svg\)", path.read_text()):

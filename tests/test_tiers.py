@@ -1,25 +1,39 @@
-"""The tiers of tests: what `make test` leaves out, and which deep tests a change asks for."""
+"""The tiers of tests: what `make test` leaves out, and which deep tests a change or a promise asks for."""
 
+import re
 from pathlib import Path
+
+import pytest
 
 from tests import tiers
 
 TESTS = Path(__file__).resolve().parent
-MODULES = {path.stem.removeprefix("test_") for path in TESTS.rglob("test_*.py")}
+MODULES = {path.stem.removeprefix("test_"): path.read_text() for path in TESTS.rglob("test_*.py")}
+PROMISES = re.findall(r"(?m)^\| ([A-Z`].+\.) \| (.*)\| (.*)\|$", (TESTS / "README.md").read_text())
+
+
+@pytest.mark.parametrize("promise, fast, deep", PROMISES, ids=[row[0] for row in PROMISES])
+def test_a_promise_has_its_tests_in_the_tiers_that_the_table_names(promise, fast, deep):
+    assert len(PROMISES) >= 15  # the table is read
+    assert fast.strip() or deep.strip()
+    for cell, is_deep in ((fast, False), (deep, True)):
+        for name in re.findall(r"`(\w+)`", cell):
+            places = [module for module, text in MODULES.items() if f"\ndef {name}(" in text]
+            assert places, f"there is no {name}"
+            assert is_deep in {tiers.is_deep(module, name) for module in places}, f"{name}: another tier"
 
 
 def test_the_tables_name_modules_that_are_there():
-    assert set() == tiers.SLOW - MODULES
-    assert tiers.DEEP.keys() - MODULES == set()
+    assert set() == tiers.SLOW - MODULES.keys()
+    assert tiers.DEEP.keys() - MODULES.keys() == set()
     named = {module for modules in tiers.TOUCHED.values() for module in modules} - {"*"}
     assert named == tiers.DEEP.keys()  # each deep test can be reached from a change
 
 
 def test_what_stays_of_a_deep_module_is_there():
     for module, kept in tiers.DEEP.items():
-        (path,) = TESTS.rglob(f"test_{module}.py")
         for name in kept:
-            assert f"def {name}" in path.read_text(), f"{module} has no {name}"
+            assert f"def {name}" in MODULES[module], f"{module} has no {name}"
             assert not tiers.is_deep(module, name)
 
     for prefix in tiers.TOUCHED:

@@ -31,7 +31,7 @@ SLOW = {
     ),
     *("cluster", "connection", "forkserver", "kernel", "kills", "other_clusters", "preload"),
     *("data_progress", "catalog", "data_page", "own_folders", "own_tables", "own_texts"),
-    *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_06", "lesson_08"),
+    *("comparison", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_06", "lesson_08"),
     *("lesson_09", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
     "keras_models",
@@ -40,7 +40,6 @@ SLOW = {
         "object_server",
         "storage",
         "storage_ray",
-        "store_faults",
         "store_kernel",
     ),
     *(
@@ -65,7 +64,7 @@ SLOW = {
 
 # {module: what of it `make test` runs all the same}. Everything else in these modules is deep.
 DEEP = {
-    # one kill of each kind (kernel, node, rank; the store's is in test_object_server) stays
+    # one kill of each kind (kernel, node; the store's is in test_object_server, a rank's in lesson 08) stays
     "kernel": ("test_a_kernel_that_was_killed_alone",),
     "cluster": (
         "test_it_has_the_nodes",
@@ -85,7 +84,7 @@ DEEP = {
         "test_a_killed_user_leaves_nothing",
         "test_a_killed_supervisor_is_replaced",
     ),
-    "fault_injection": ("test_a_killed_rank_is_replaced", "test_what_cannot_be_made", "test_wrong_use"),
+    "fault_injection": ("test_wrong_use",),
     "campaign": (),
     "hang": (),
     # of each engine one real run with its panel, and one Stop
@@ -109,9 +108,7 @@ DEEP = {
     "spark": (),
     "spark_panel": ("test_what_is_no_distributor",),
     "comparison": (),
-    "launch": (),
     "storage_ray": (),
-    "store_faults": (),
     "store_kernel": (),
     # what the engine adds to a check; the texts of checks are tested without one
     "lesson_03": (),
@@ -128,7 +125,7 @@ DEEP = {
     "lesson_08": (),
     "lesson_09": ("test_what_a_check_says",),
     "lesson_10": (),
-    "running_cluster": ("test_a_loop_on_two_workers",),
+    "running_cluster": (),
     "checks_elsewhere": (),
     # what is shown and handed out
     "accessibility": (),
@@ -178,7 +175,7 @@ TOUCHED = {
     "labkit/train/": ("ray_reporting", "validation", "hang", "tensorflow", "other_clusters"),
     "labkit/tune/": ("sweep_panel", "sweep_restore"),
     "labkit/spark/": ("spark", "spark_panel"),
-    "labkit/storage/": ("storage_ray", "store_faults", "store_kernel", "class_bucket"),
+    "labkit/storage/": ("storage_ray", "store_kernel", "class_bucket"),
     "labkit/faults.py": ("fault_injection", "campaign"),
     "labkit/interrupts.py": ("kernel", "benchmarks"),
     "labkit/models/": ("keras_models", "tensorflow"),
@@ -188,7 +185,7 @@ TOUCHED = {
     "notebooks/own_experiment/": ("own_experiment",),
     "labkit/datasets/": ("damaged_inputs", "plain", "storage_ray"),
     "datasets/": ("plain", "bundle"),
-    "benchmarks/_engines/": ("comparison", "launch"),
+    "benchmarks/_engines/": ("comparison",),
     "benchmarks/": ("benchmarks", "campaign"),
     "tools/": ("bundle", "additions", "slides"),
     "docs/api.md": ("additions",),

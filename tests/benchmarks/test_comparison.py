@@ -1,12 +1,11 @@
-"""The comparison: two real programs side by side, what is refused, what is shown."""
-
-import dataclasses
+"""The comparison of engines: real programs side by side, what is refused, and what a killed rank leaves."""
 
 import pytest
 
-from benchmarks._engines.comparison import Comparison, run
-from benchmarks._engines.launch import ENGINES, Engine, Result
-from labkit.errors import LabError
+from benchmarks._engines import launch
+from benchmarks._engines.comparison import run
+from benchmarks._engines.launch import ENGINES, Engine
+from labkit.errors import LabError, RunFailed
 from labkit.settings import Settings
 from labkit.system import family
 
@@ -16,14 +15,6 @@ PLAIN, TORCHRUN = ENGINES[:2]
 @pytest.fixture(scope="module")
 def settings(home):
     return Settings(home=home)
-
-
-@pytest.fixture
-def result():
-    return Result(
-        engine=PLAIN.name, engine_seconds=0.0, launch_seconds=2.0, rows_per_second=[500.0, 1000.0],
-        total_seconds=6.0, peak_bytes=300_000_000, changed_lines=0,
-    )  # fmt: skip
 
 
 def test_two_engines_come_to_the_same_weights(settings):
@@ -37,27 +28,29 @@ def test_two_engines_come_to_the_same_weights(settings):
         assert 0 < result.first_step < result.total_seconds
         assert len(result.rows_per_second) == 2
         assert result.peak_bytes > 100e6  # torch alone needs that much
-    assert found.preload is None  # Ray is not among them
+    assert [row[0] for row in found.table().rows] == [PLAIN.name, TORCHRUN.name]
     assert len(lines) == 2
     assert not family.groups(settings.home)
 
 
-def test_a_program_with_another_learning_rate_is_not_compared(settings, tmp_path):
-    (tmp_path / "other.py").write_text(PLAIN.path.read_text().replace("lr=0.05", "lr=0.04"))
+@pytest.mark.parametrize(
+    "program, error, said",
+    [
+        (PLAIN.path.read_text().replace("lr=0.05", "lr=0.04"), LabError, "did not train the same model"),
+        ("raise SystemExit('no such luck')", RunFailed, "no such luck"),
+    ],
+)
+def test_a_program_that_trains_something_else_or_fails_is_not_compared(
+    settings, tmp_path, program, error, said
+):
+    (tmp_path / "other.py").write_text(program)
     other = Engine("other", str(tmp_path / "other.py"))
-    with pytest.raises(LabError, match="did not train the same model"):
+    with pytest.raises(error, match=said):
         run(rows=256, epochs=1, engines=[PLAIN, other], settings=settings)
 
 
-def test_the_table_shows_medians(result):
-    death = {"status": 1, "seconds": 1.5, "attempts": 1}
-    slow = dataclasses.replace(result, launch_seconds=4.0, death=death)
-    slower = dataclasses.replace(result, launch_seconds=40.0)
-    table = Comparison(1280, 2, 0.2, [result, slower, slow]).table()
-    assert table.rows[0][:3] == ("one process", "–", "4.0")
-    assert "failed 1.5 s later" in table.rows[0][-1]
-    assert "Equal weights" in table.line and "Ray" not in table.line
-    for preload, words in ((True, "forked"), (False, "as pip installs it")):
-        alone = Comparison(1000, 2, 0.2, [result], preload)
-        assert words in alone.table().line
-        assert "a rank is killed" not in alone.table().head
+def test_a_rank_that_is_killed(settings, tmp_path):
+    launch.write_rows(tmp_path, 1_280)
+    death = launch.kill_rank(TORCHRUN, tmp_path / "run", settings, epochs=1, waiting=lambda: None)
+    assert death["status"] != 0 and death["seconds"] > 0 and death["attempts"] == 1
+    assert not family.groups(settings.home)

@@ -8,7 +8,6 @@ from html import unescape
 import pytest
 
 import classroom
-from labkit.errors import LabError
 from labkit.exercises import kept
 
 SECTION = "03 Exchange while you compute"
@@ -129,8 +128,3 @@ def test_a_file_of_a_stranger_is_named_and_the_others_stay(place, kind, why):
     ((name, said),) = rows(text, "Files that are not read")
     assert name == STRANGER and said and why in said
     assert [row[0] for row in rows(text, "Exercises")] == ["ann", "bob", "solved by"]
-
-
-def test_a_place_that_is_not_there(tmp_path):
-    with pytest.raises(LabError, match="No such file"):
-        classroom.board(str(tmp_path / "none"), tmp_path / "board.html", once=True)

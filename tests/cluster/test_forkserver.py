@@ -6,14 +6,10 @@ import os
 import signal
 import stat
 import subprocess
-import sys
-from pathlib import Path
 
 import psutil
 import pytest
 
-import labs
-from labkit.cluster.forkserver import client
 from labkit.cluster.forkserver import server as server_module
 from labkit.cluster.forkserver.server import differing_variables
 from labkit.cluster.preload import Preloader
@@ -237,10 +233,15 @@ def test_a_server_has_the_environment_of_its_raylet_and_not_of_this_kernel(start
 
 @pytest.mark.parametrize(
     "variables",
-    [{"RAY_RAYLET_PID": "2"}, {"PYTHONHASHSEED": "5"}, {"LONG": "x" * 100_000, "MORE": "y" * 130_000}],
+    [
+        {"RAY_RAYLET_PID": "2"},
+        {"RAY_JOB_ID": "0b000000"},
+        {"PYTHONHASHSEED": "5"},
+        {"LONG": "x" * 100_000, "MORE": "y" * 130_000},
+    ],
 )
 def test_what_cannot_be_served_alike_is_a_new_python(server, run, variables):
-    """A node without a server; a variable that is read by Python or a library; too long a message."""
+    """A node without a server; a job without one; a variable that Python reads; too long a message."""
     about = told(run(server, TELL, "--one", **{"RAY_ADDRESS": "there"} | variables))
     assert about["parent"] == os.getpid() and not about["loaded"], server.log
     assert about["argv"][1:] == ["--one"] and about["word"] == "there" and about["input"] == "some input"
@@ -311,8 +312,6 @@ def test_modules_with_actor_classes_draw_nothing(start, run, tmp_path, monkeypat
     [
         ({"RAY_JOB_ID": "1"}, {"RAY_JOB_ID": "2"}, ["RAY_JOB_ID"]),
         ({}, {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1", "RAY_ADDRESS": "a"}, []),
-        ({}, {"RAY_TRAIN_V2_ENABLED": "0"}, ["RAY_TRAIN_V2_ENABLED"]),
-        ({"OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": "1"}, ["OMP_NUM_THREADS"]),
         ({}, {"PL_DISABLE_FORK": "1"}, []),  # Ray Tune sets it for each trial
         ({"PWD": "/a", "_": "b"}, {"PWD": "/b", "SHLVL": "2"}, []),
         # The lab once had a list of those that count, and it had holes.
@@ -324,53 +323,3 @@ def test_a_variable_that_differs_counts_unless_it_is_read_later(here, there, nam
 
 
 # -- a server -------------------------------------------------------------------------------------------
-
-
-def test_a_server_imports_before_there_is_a_node_and_ray_not_before_it_knows_the_node(start, run):
-    node = start("wave", "pyarrow", modules=["ray"])
-    maps = Path(f"/proc/{node.pid}/maps")
-    until(lambda: "libarrow" in maps.read_text())
-    assert "_raylet.so" not in maps.read_text() and not node.socket.exists()
-    node.serve()
-    assert node.socket.exists()  # at once: requests during the imports wait for them
-    same = told(run(node, TELL))
-    assert same["parent"] == node.pid and same["loaded"]
-    other = told(run(node, TELL, RAY_JOB_ID="0b000000"))  # Ray has read the other one at its import
-    assert other["parent"] != node.pid and not other["loaded"]
-
-
-OWNER = """
-import sys, time
-from pathlib import Path
-sys.path[:0] = sys.argv[2:]
-from test_forkserver import Node
-node = Node(Path(sys.argv[1]), ["wave"]).serve()
-print(node.pid, node.raylet, flush=True)
-time.sleep(600)
-"""
-
-
-def test_a_server_ends_with_its_owner_and_its_workers_go_on(run, tmp_path):
-    """A detached actor outlives the kernel."""
-    imported_from = [str(Path(__file__).parent), str(Path(labs.__file__).parent)]
-    command = [sys.executable, "-c", OWNER, str(tmp_path), *imported_from]
-    kernel = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        pid, raylet = map(int, kernel.stdout.readline().split())
-
-        class TheNode:
-            command = [sys.executable, "-I", "-S", client.__file__, str(tmp_path / "fork")]
-
-        TheNode.raylet = raylet
-        process = run(TheNode, SLEEP)
-        worker = int(process.stdout.readline())
-        kernel.kill()
-        kernel.communicate()
-        until(lambda: not runs(pid))
-        assert not (tmp_path / f"fork-{JOB}-{raylet}").exists()
-        assert runs(worker) and process.poll() is None
-        os.kill(worker, signal.SIGTERM)
-        assert process.wait(90) == 0
-    finally:
-        kernel.kill()
-        supervision.stop(tmp_path)

@@ -13,7 +13,6 @@ import ray
 
 from labkit import cluster
 from labkit.cluster import preload
-from labkit.errors import LabError
 from labkit.system import family
 from labkit.system import overview as inventory
 from labs import python, runs
@@ -166,26 +165,3 @@ def test_the_launcher_is_python_for_all_else_and_is_left_out_where_no_program_ma
 
     monkeypatch.setattr(preload.subprocess, "run", refuse)
     assert preloader.make_launcher() is None
-
-
-def test_only_modules_that_nobody_edits_are_imported_ahead():
-    """After an edit, forked workers would have the old code, and workers on a cluster the new one."""
-    assert preload.modules_of([]) is None
-    for wrong in ("torhc", 7, ["my_model"]):
-        with pytest.raises(LabError, match="is not known"):
-            preload.modules_of(wrong)
-
-
-def test_what_a_fork_takes_over_is_one_thread():
-    """A lock that another thread held at the fork would be held forever. jemalloc takes care of its own."""
-    code = (
-        "import importlib, os, sys\n"
-        "[importlib.import_module(name) for name in sys.argv[1:]]\n"
-        "for task in os.listdir('/proc/self/task'):\n"
-        "    print('thread', open(f'/proc/self/task/{task}/comm').read().strip())"
-    )
-    modules = sum(preload.MODULES["tensorflow"], ())  # `lab` preloads torch's
-    imported = python(code, *modules, OMP_NUM_THREADS="1")
-    assert imported.returncode == 0, imported.stdout
-    threads = [line for line in imported.stdout.splitlines() if line.startswith("thread ")]
-    assert set(threads) <= {"thread python", "thread jemalloc_bg_thd"}, threads

@@ -10,7 +10,6 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from labkit.datasets import load, rendered
 from labkit.settings import Settings
@@ -38,24 +37,18 @@ def test_the_digits_ship():
 # -- where the shipped files are found ---------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory) -> Path:
-    """A copy of what a wheel is built from."""
-    folder = tmp_path_factory.mktemp("copy")
-    for name in ("labkit", "datasets"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md"):
-        shutil.copy(ROOT / name, folder)
-    return folder
-
-
 def run(code: str, folder: Path, *options: str, **env: str) -> subprocess.CompletedProcess:
     command, variables = [sys.executable, *options, "-c", code], {**os.environ, **env}
     return subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=250)
 
 
-def test_an_installed_package_has_the_data(copy, tmp_path):
+def test_an_installed_package_has_the_data(tmp_path):
     """Not from the checkout: a wheel is built offline, unpacked and used."""
+    copy = tmp_path / "copy"
+    for name in ("labkit", "datasets"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md"):
+        shutil.copy(ROOT / name, copy)
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "."]
     command += ["--wheel-dir", tmp_path]
     subprocess.run(command, cwd=copy, check=True, capture_output=True, timeout=250)
@@ -69,18 +62,6 @@ def test_an_installed_package_has_the_data(copy, tmp_path):
     )
     said = run(code, tmp_path, PYTHONPATH=str(tmp_path / "site"))
     assert said.stdout == f"360 {files / 'README.md'}\n", said.stderr[-2000:]
-
-
-def test_an_editable_install_has_the_data(copy, tmp_path):
-    build = f"from setuptools import build_meta; build_meta.build_editable({str(tmp_path)!r})"
-    assert run(build, copy).returncode == 0
-    zipfile.ZipFile(*tmp_path.glob("*.whl")).extractall(tmp_path / "site")
-    place, others = str(tmp_path / "site"), str(Path(np.__file__).parents[1])
-    code = f"import site, sys; sys.path[:0] = [{place!r}, {others!r}]; site.addsitedir({place!r}); "
-    code += "from labkit.datasets import load, shipped; "
-    code += "print(len(load('digits')), shipped('digits.parquet'))"
-    done = run(code, tmp_path, "-S", PYTHONPATH="")
-    assert done.stdout == f"1437 {copy / 'datasets' / 'digits.parquet'}\n", done.stderr[-2000:]
 
 
 def test_a_node_with_the_package_alone_says_how_to_get_the_data(tmp_path):

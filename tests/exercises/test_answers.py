@@ -8,8 +8,6 @@ from labkit.exercises.answers import (
     NotAttempted,
     Wrong,
     array_of,
-    close_to,
-    describe,
     is_blank,
     number,
     require_no_dots,
@@ -20,13 +18,6 @@ from labkit.exercises.answers import (
 class Broken:
     def __repr__(self):
         raise RuntimeError("no repr")
-
-
-class Eager:
-    """What a tensor of TensorFlow has; TensorFlow itself never meets PyTorch in one process."""
-
-    def __array__(self, dtype=None, copy=None):
-        return np.array(3, np.float32)
 
 
 def wrong(function, *args, **options):
@@ -65,15 +56,6 @@ def test_what_is_still_blank():
     require_no_dots(identity)
 
 
-def test_any_value_can_be_described():
-    values = (64, "64", np.zeros((3, 28), np.uint8), torch.zeros(2), identity, Broken())
-    assert [describe(value) for value in values] == [
-        *("64", "'64' (a str)", "an array of shape (3, 28), uint8"),
-        *("a Tensor of shape (2,), float32", "the function identity", "a Broken"),
-    ]
-    assert len(describe("x\n" * 5000)) < 80
-
-
 def test_numbers_of_all_kinds():
     for answer in (
         3,
@@ -82,20 +64,10 @@ def test_numbers_of_all_kinds():
         np.float32(3),
         torch.tensor(3.0, requires_grad=True),
         np.array(3),
-        Eager(),
     ):
         assert number(answer) == 3
     for answer in ("3", None, True, np.bool_(True), [3], np.array([3]), float("nan"), 3j, identity, Broken()):
         assert "the batch is " in wrong(number, answer, "the batch")
-
-
-def test_close_to():
-    close_to(torch.tensor(0.5), 0.51, rel=0.05)
-    close_to(1e-12, 0)
-    mistakes = {64: "that is what ONE worker sees"}
-    assert wrong(close_to, 64, 128, mistakes=mistakes) == "your answer is 64: that is what ONE worker sees"
-    text = wrong(close_to, 100, 128, mistakes=mistakes)
-    assert "100" in text and "128" not in text  # what was found, not the solution
 
 
 def test_arrays():

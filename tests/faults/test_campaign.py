@@ -1,4 +1,8 @@
-"""The campaign of faults: its checks see what they are for, and twenty of its runs keep what is promised."""
+"""The campaign of faults: its checks see what they are for, and eight of its runs keep what is promised.
+
+`python -m benchmarks faults --campaign 200` makes many. The eight of this seed have eight different faults,
+in runs of Ray Train with and without validation, of Tune and of Ray Data. Keras is in test_tensorflow.py.
+"""
 
 import json
 import subprocess
@@ -15,21 +19,6 @@ from benchmarks import _campaign_runs as runs
 def plan(**about):
     fixed = {"seed": 0, "number": 0, "kind": "torch", "fault": "kill rank", "share": 0.5, "rank": 0}
     return campaign.Plan(**{**fixed, "seconds": 1.0, "epochs": 3, "steps": 2, **about})
-
-
-def test_a_run_can_be_made_again():
-    assert campaign.Plan.draw(7, 3) == campaign.Plan.draw(7, 3) != campaign.Plan.draw(8, 3)
-
-
-@pytest.mark.parametrize("kept, lost", [(0, False), (1, True)])
-def test_an_epoch_that_had_a_checkpoint_must_not_be_trained_again(tmp_path, kept, lost):
-    steps = [(1.0, 10, 0), (2.0, 10, 1), (3.0, 10, 2), (7.5, 11, 1), (8.0, 11, 2)]  # (time, pid, epoch)
-    (tmp_path / "log").write_text("".join(f"{time} 0 {pid} {epoch} 0\n" for time, pid, epoch in steps))
-    if lost:
-        with pytest.raises(campaign.Broken, match="went on with epoch 1, and the checkpoint of epoch 1"):
-            campaign._check_steps(plan(), tmp_path / "log", kept, 3.1)
-    else:
-        assert campaign._check_steps(plan(), tmp_path / "log", kept, 3.1) == 4.5
 
 
 class Kept:
@@ -74,9 +63,9 @@ def test_the_model_and_its_checkpoints_are_compared(tmp_path, epochs, harm, said
 
 
 @pytest.mark.fault
-@pytest.mark.timeout(1500)
-def test_twenty_runs_keep_what_is_promised(home):
-    command = [sys.executable, "-m", "benchmarks", "faults", "--campaign", "20", "--seed", "7"]
+@pytest.mark.timeout(1000)
+def test_eight_runs_keep_what_is_promised(home):
+    command = [sys.executable, "-m", "benchmarks", "faults", "--campaign", "8", "--seed", "5645"]
     root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=1440)
-    assert "20 of 20 runs kept what was promised" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=940)
+    assert "8 of 8 runs kept what was promised" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]

@@ -9,9 +9,7 @@ import subprocess
 import sys
 
 import psutil
-import pyarrow.parquet
 import pytest
-from pyarrow.fs import S3FileSystem
 
 import labs
 import object_servers
@@ -145,20 +143,3 @@ def test_a_server_of_another_host_is_neither_stopped_nor_doubled(store, settings
     kill(store)  # or that machine was restarted
     done = start_there()
     assert "bucket 'lab'" in done.stdout, done
-
-
-def test_a_public_server_is_read_without_keys_and_not_written_and_ends_with_its_process(settings):
-    lines = "import pyarrow; from labkit import storage; t = pyarrow.table({'n': [1, 2, 3]}); "
-    lines += "print(storage.start_public({'open-data/n.parquet': t}), flush=True); input()"
-    command, there = [sys.executable, "-c", lines], {**os.environ, "LABKIT_HOME": str(settings.home)}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=there, **pipes) as process:
-        endpoint = process.stdout.readline().strip()
-        files = S3FileSystem(endpoint_override=endpoint, anonymous=True)
-        assert pyarrow.parquet.read_table("open-data/n.parquet", filesystem=files).num_rows == 3
-        with pytest.raises(OSError):
-            files.delete_file("open-data/n.parquet")
-        assert list(settings.home.rglob("n.parquet"))
-        process.communicate("\n")
-    labs.until(lambda: not family.groups(settings.home))
-    assert not list(settings.home.rglob("n.parquet"))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import sys
 
 import pytest
@@ -9,14 +10,17 @@ from ray import cloudpickle
 
 import labs
 import object_servers
+from benchmarks import faults
 from labkit import cluster, datasets, storage
 from labkit.errors import LabError
+from labkit.settings import Settings
 from labkit.train import TrainPanel
 
 pytestmark = pytest.mark.fault
 
-# The workers cannot import this file: what is in it travels by value, as from a notebook.
+# The workers cannot import these files: what is in them travels by value, as from a notebook.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(faults)
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +113,21 @@ def test_a_name_that_ray_cannot_carry_is_refused_before_the_start(lab):
     )
     with pytest.raises(LabError, match="ASCII"):
         TrainPanel("named").watch(trainer)
+
+
+# -- the server is killed, always at the same moment; `python -m benchmarks faults` does it at random ones --
+
+
+@pytest.fixture
+def settings(lab, monkeypatch):
+    monkeypatch.setenv("LABKIT_PANEL", "none")
+    with storage.start():
+        yield Settings.from_env()
+
+
+def test_in_an_upload(settings):
+    assert "a second upload sent all" in faults.kill_in_an_upload(random.Random(1), settings)
+
+
+def test_while_a_training_saves_checkpoints(settings):
+    assert "went on from there" in faults.kill_in_a_checkpoint(random.Random(1), settings)

@@ -25,13 +25,12 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def look(home, monkeypatch):
-    """look(topic, memory=…): what the doctor finds on a machine where these facts are so."""
+    """look(topic, memory=…): what the doctor finds on a machine where these facts are so; None: no line."""
 
-    def _look(topic: str, **facts) -> Finding:
+    def _look(topic: str, **facts) -> Finding | None:
         for name, value in facts.items():
             monkeypatch.setattr(machine, name, lambda *_, value=value: value)
-        (finding,) = (f for f in doctor(Settings(home=home)).findings if f.topic == topic)
-        return finding
+        return next((f for f in doctor(Settings(home=home)).findings if f.topic == topic), None)
 
     return _look
 
@@ -40,44 +39,40 @@ def test_a_diagnosis_in_words_and_as_a_table():
     assert repr(Diagnosis((GOOD,))) == "[OK]  cores: 2\nAll lessons can run here."
     lines = str(Diagnosis((GOOD, BAD))).splitlines()
     assert lines[1:3] == ["[FIX] Chromium: none", "      apt-get install <chromium>"]
-    assert lines[-1] == "All lessons can run here; 1 line could be better."
     assert Diagnosis((GOOD, BAD)).ok and not Diagnosis((GOOD, WORSE)).ok  # what blocks a lesson fails
-    assert "cannot" in Diagnosis((WORSE,)).verdict
     html = Diagnosis((GOOD, BAD))._repr_html_()
-    assert html.count("<tr>") == 3  # its head, too
     assert "[OK]" in html and "[FIX]" in html  # words, not colour alone
     assert "&lt;chromium&gt;" in html and "<chromium>" not in html
 
 
+MEMORY = 16 * GB, 8 * GB
+
+
 @pytest.mark.parametrize(
-    ("facts", "ok", "stops"),
+    ("topic", "facts", "ok", "blocking"),
     [
-        ({"cores": 2.0, "memory": (16 * GB, 8 * GB)}, True, False),
-        ({"cores": 1.0, "memory": (16 * GB, 8 * GB)}, False, False),
-        ({"cores": 2.0, "memory": (8 * GB, 1 * GB)}, False, False),
-        ({"cores": 2.0, "memory": (2 * GB, 1 * GB)}, False, True),
+        ("machine", {"cores": 2.0, "memory": MEMORY}, True, False),
+        ("machine", {"cores": 1.0, "memory": MEMORY}, False, False),
+        ("machine", {"cores": 2.0, "memory": (8 * GB, 1 * GB)}, False, False),
+        ("machine", {"cores": 2.0, "memory": (2 * GB, 1 * GB)}, False, True),
+        ("shared memory", {"shared_memory": 8 * GB}, True, False),
+        ("GPU", {"gpus": ()}, True, False),
     ],
 )
-def test_cores_and_memory(look, facts, ok, stops):
-    finding = look("machine", **facts)
-    assert finding.ok == ok and Diagnosis((finding,)).ok != stops
+def test_what_a_machine_has(look, topic, facts, ok, blocking):
+    finding = look(topic, **facts)
+    assert finding.ok == ok and (finding.ok or finding.blocking == blocking)
 
 
 def test_shared_memory_of_a_default_container(look):
-    if os.path.isdir("/dev/shm"):
-        assert "GB free in /dev/shm" in look("shared memory").text
-    assert look("shared memory", shared_memory=8 * GB).ok
     finding = look("shared memory", shared_memory=64_000_000)
     assert not finding.ok and "--shm-size" in finding.fix
-    with pytest.raises(ValueError):  # macOS has none, and no line
-        look("shared memory", shared_memory=None)
+    assert look("shared memory", shared_memory=None) is None  # macOS has none
 
 
 def test_a_machine_without_127_0_0_1(look, monkeypatch):
     """As in a network with only IPv6. Where it works, it has no line."""
-    assert machine.loopback_problem() == ""
-    with pytest.raises(ValueError):
-        look("loopback")
+    assert look("loopback") is None
 
     def refused(*_):
         raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
@@ -98,13 +93,11 @@ def test_disk(look, monkeypatch, free, total, ok):
     assert finding.ok == ok and Diagnosis((finding,)).ok == ok
 
 
-def test_gpus(look, monkeypatch):
-    assert look("GPU", gpus=()).ok
-    monkeypatch.setattr(diagnosis, "_version", lambda name: "2.13.0+cpu")
+@pytest.mark.parametrize("build, ok", [("2.13.0+cpu", False), ("2.13.0", True)])
+def test_a_gpu_and_the_build_of_torch(look, monkeypatch, build, ok):
+    monkeypatch.setattr(diagnosis, "_version", lambda name: build)
     finding = look("GPU", gpus=("H200",) * 2)
-    assert not finding.ok and "2 × H200" in finding.text
-    monkeypatch.setattr(diagnosis, "_version", lambda name: "2.13.0")
-    assert look("GPU", gpus=("H200",)).ok
+    assert finding.ok == ok and "2 × H200" in finding.text
 
 
 def test_packages(look, monkeypatch):
@@ -136,15 +129,16 @@ def test_a_misspelled_setting_is_found(look, monkeypatch):
     assert "no setting LABKIT_WORKER" in finding.text and "docs/settings.md" in finding.fix
 
 
-def test_looking_loads_nothing_heavy_and_makes_nothing(home, monkeypatch):
+def test_looking_loads_nothing_heavy_and_makes_nothing(home):
     code = """
 import sys
 from labkit.system import doctor
 print(doctor())
 print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)
 """
-    monkeypatch.setenv("LABKIT_HOME", str(home))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "LABKIT_HOME": str(home)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     heavy = {"ray", "torch", "tensorflow", "pyspark", "pandas", "numpy", "IPython"}
     assert not heavy & set(done.stderr.split())
     assert not home.exists()

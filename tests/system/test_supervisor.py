@@ -171,13 +171,6 @@ def test_stop_ends_all_of_a_group_and_nothing_else(home, start, tmp_path, script
         other.wait()
 
 
-def test_one_node_goes_and_the_others_stay(home, start):
-    pids = [start(SLEEP, env={"LABKIT_NODE": name}).pid for name in ("head", "node-2")]
-    assert [one.role for one in family.running(home, "one")] == ["head: sleep", "node-2: sleep"]
-    assert supervision.stop(home, "one", node="node-2") == [f"node-2: sleep (process {pids[1]})"]
-    assert [*map(runs, pids)] == [True, False]
-
-
 def test_a_process_of_another_lab_is_not_ours(home, start, tmp_path):
     (tmp_path / "other").mkdir()
     start(SLEEP)
