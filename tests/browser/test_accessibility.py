@@ -1,6 +1,6 @@
 """All that the lab displays, in a real browser: read by axe-core, and full of hostile text.
 
-Nothing runs here but the browser, in the colours of JupyterLab's themes. test_tour looks at a live panel.
+Nothing runs here but the browser, in the colours of JupyterLab's themes. test_browser looks at a live panel.
 """
 
 import sys

@@ -312,6 +312,7 @@ def test_modules_with_actor_classes_draw_nothing(start, run, tmp_path, monkeypat
     [
         ({"RAY_JOB_ID": "1"}, {"RAY_JOB_ID": "2"}, ["RAY_JOB_ID"]),
         ({}, {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1", "RAY_ADDRESS": "a"}, []),
+        ({}, {"RAY_TRAIN_V2_ENABLED": "0"}, ["RAY_TRAIN_V2_ENABLED"]),
         ({}, {"PL_DISABLE_FORK": "1"}, []),  # Ray Tune sets it for each trial
         ({"PWD": "/a", "_": "b"}, {"PWD": "/b", "SHLVL": "2"}, []),
         # The lab once had a list of those that count, and it had holes.

@@ -23,11 +23,24 @@ KILLS = int(os.environ.get("KILLS", "1"))
 KEEP = 5
 START = "from labkit import cluster; lab = cluster.start(); print('up', flush=True)\n"
 WORK = """
-import ray, sys
-work, done = ray.remote(lambda: 1), 0
+import ray
+work = ray.remote(lambda: 1)
 while True:
-    done += ray.get(work.remote())
-    print(done, file=open(sys.argv[1], "w"))
+    ray.get(work.remote())
+"""
+FIT = """
+import sys, time
+from ray.train import RunConfig, ScalingConfig, get_context, report
+from ray.train.torch import TorchTrainer
+
+def loop(config):
+    for step in range(100_000):
+        time.sleep(0.1)
+        if get_context().get_world_rank() == 0:
+            print(step, file=open(config["progress"], "w"))
+
+config = {"progress": sys.argv[1]}
+TorchTrainer(loop, train_loop_config=config, scaling_config=ScalingConfig(num_workers=2)).fit()
 """
 
 
@@ -41,9 +54,37 @@ def begin(code, *arguments):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
+def wait_for(process, text):
+    """A slow start prints how far it is."""
+    assert any(line.endswith(f"{text}\n") for line in process.stdout), "it ended before"
+
+
 def kill(process):
     process.kill()
     process.communicate()
+
+
+def wait_until_nothing_runs(home):
+    began = time.monotonic()
+    until(lambda: not family.running(home))
+    return time.monotonic() - began
+
+
+def test_a_kernel_that_is_killed_at_any_moment(home):
+    began = time.monotonic()
+    first = begin(START + WORK)
+    wait_for(first, "up")
+    longest = time.monotonic() - began + 3
+    kill(first)
+    for number in range(KILLS):
+        seconds = wait_until_nothing_runs(home)
+        after = random.uniform(0, longest)
+        print(f"kernel {number}: nothing runs after {seconds:.1f} s; the next is killed after {after:.1f} s")
+        one = begin(START + WORK)
+        time.sleep(after)
+        kill(one)
+    wait_until_nothing_runs(home)
+    assert "up" in python(START).stdout
 
 
 def ray_start(home):
@@ -55,22 +96,8 @@ def ray_start(home):
     return None
 
 
-def test_a_kernel_or_a_ray_start_is_killed_and_then_a_supervisor_while_its_cluster_works(home, tmp_path):
-    progress = tmp_path / "progress"
-
-    def done():
-        return int(progress.read_text() or 0) if progress.exists() else 0
-
-    def supervisors():
-        return [one.process for one in family.running(home, family.SUPERVISOR) if one.program == "supervisor"]
-
+def test_a_ray_start_that_is_killed_at_any_moment(home):
     for number in range(KILLS):
-        after = random.uniform(0, 15)
-        print(f"kernel {number}: killed after {after:.1f} s")
-        one = begin(START + WORK, progress)
-        time.sleep(after)
-        kill(one)
-        until(lambda: not family.running(home))
         one = begin(START)
         until(lambda: ray_start(home))
         victim, after = ray_start(home), random.uniform(0, 3)
@@ -79,52 +106,66 @@ def test_a_kernel_or_a_ray_start_is_killed_and_then_a_supervisor_while_its_clust
             victim.kill()
         said = one.communicate(timeout=300)[0]
         print(f"ray start {number}: killed after {after:.1f} s; the kernel said {said!r}")
-        until(lambda: not family.running(home))
-    progress.unlink(missing_ok=True)
-    one = begin(START + WORK, progress)
+        wait_until_nothing_runs(home)
+    assert "up" in python(START).stdout
+
+
+def test_a_supervisor_that_is_killed_again_and_again_while_a_run_goes_on(home, tmp_path):
+    progress = tmp_path / "progress"
+    one = begin(START + FIT, progress)
+
+    def step():
+        return int(progress.read_text() or 0) if progress.exists() else 0
+
+    def supervisors():
+        return [one.process for one in family.running(home, family.SUPERVISOR) if one.program == "supervisor"]
+
     try:
-        until(lambda: done() > 5)  # the next start works
+        until(lambda: step() > 5)
         for number in range(KILLS):
             time.sleep(random.uniform(0, 2))
-            (old,), before = supervisors(), done()
+            (old,), before = supervisors(), step()
             old.kill()
             until(lambda: supervision.users(home) == {"cluster": [one.pid]})
-            until(lambda before=before: done() > before + 5)
-            print(f"supervisor {number}: the work went on from task {before} to {done()}")
+            until(lambda before=before: step() > before + 5)
+            print(f"supervisor {number}: the run went on from step {before} to {step()}")
         for process in supervisors():
             process.kill()
         stopped = python("from labkit.__main__ import main; main(['stop'])").stdout
         assert "stopped head: raylet" in stopped, stopped
-        until(lambda: not family.running(home))
+        wait_until_nothing_runs(home)
     finally:
         kill(one)
 
 
-ONE = """
-import ray, sys
+ONE = (
+    START
+    + """
+import ray
 print(sum(ray.get([ray.remote(lambda: 1).remote() for _ in range(2)])), flush=True)
 sys.stdin.readline()
 lab.stop()
 """
+)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root makes namespaces")
-def test_two_hosts_with_one_home_both_have_a_cluster_and_end_only_their_own(home):
-    """As two containers. That each namespace makes another host is in test_supervisor.py."""
-    up = "ip link set lo up; exec " + shlex.join([sys.executable, "-c", START + ONE])
-    space = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    commands = [["sh", "-c", up], ["unshare", *space, "sh", "-c", up]]
+@pytest.mark.parametrize("space", ["--net", "--pid --fork --kill-child --mount-proc"])
+def test_two_hosts_with_one_home_both_have_a_cluster_and_end_only_their_own(home, space):
+    """As two machines, or two containers."""
+    up = "ip link set lo up; exec " + shlex.join([sys.executable, "-c", "import sys\n" + ONE])
+    commands = [["sh", "-c", up], ["unshare", *space.split(), "sh", "-c", up]]
     pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    both = here, there = [subprocess.Popen(command, text=True, **pipe) for command in commands]
+    here, there = (subprocess.Popen(command, text=True, **pipe) for command in commands)
     try:
-        for one in both:  # a slow start prints how far it is
-            assert any(line == "2\n" for line in one.stdout), "it ended before"
+        wait_for(here, "2")
+        wait_for(there, "2")
         mine = {one.pid for one in family.running(home)}
         there.communicate("stop\n", timeout=300)  # it ends its cluster
         assert {one.pid for one in family.running(home, "cluster") if one.is_origin} <= mine
         assert [one.program for one in family.running(home, "cluster", "head")].count("raylet") > 0
         here.communicate("stop\n", timeout=300)
     finally:
-        for one in both:
-            kill(one)
-    until(lambda: not family.running(home))
+        kill(here)
+        kill(there)
+    wait_until_nothing_runs(home)

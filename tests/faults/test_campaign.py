@@ -21,6 +21,22 @@ def plan(**about):
     return campaign.Plan(**{**fixed, "seconds": 1.0, "epochs": 3, "steps": 2, **about})
 
 
+@pytest.mark.parametrize("kept, lost", [(0, False), (1, True)])
+def test_an_epoch_that_had_a_checkpoint_must_not_be_trained_again(tmp_path, kept, lost):
+    steps = [(1.0, 10, 0), (2.0, 10, 1), (3.0, 10, 2), (7.5, 11, 1), (8.0, 11, 2)]  # (time, pid, epoch)
+    (tmp_path / "log").write_text("".join(f"{time} 0 {pid} {epoch} 0\n" for time, pid, epoch in steps))
+    if lost:
+        with pytest.raises(campaign.Broken, match="went on with epoch 1, and the checkpoint of epoch 1"):
+            campaign._check_steps(plan(), tmp_path / "log", kept, 3.1)
+    else:
+        assert campaign._check_steps(plan(), tmp_path / "log", kept, 3.1) == 4.5
+
+
+def test_the_eight_runs_have_eight_faults():
+    faults = {campaign.Plan.draw(5645, number).fault for number in range(8)}
+    assert len(faults) == 8 and {"kill node", "kill controller"} <= faults
+
+
 class Kept:
     """A world in which a run has checkpoints in a folder."""
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import zmq
 
+from labkit.panel.tracking import channel
 from labkit.panel.tracking.channel import Address, Listener, Sender
 from labs import until
 
@@ -167,3 +168,28 @@ def test_close_ends_the_thread_and_frees_the_port(listener, sender, heard):
     sender.send({"n": 2})  # raises nothing
     listener.close()  # twice does no harm
     assert len(heard) == 1
+
+
+def test_of_what_a_kernel_out_of_reach_misses_the_newest_is_kept(listener, heard):
+    """And a thousand printed lines push out no report."""
+    sender = Sender(listener.address)
+    sender._silent_until = time.monotonic() + 60
+    for n in range(3000):
+        sender.send({"kind": "print", "n": n})
+    sender.send({"kind": "report"})
+    assert len(sender._unsent) < channel._QUEUE_SIZE
+    for n in range(3000):
+        sender.send({"kind": "step", "n": n})
+    assert len(sender._unsent) == channel._QUEUE_SIZE and not sender.flush(0.1)
+    sender._silent_until = 0.0
+    sender.send({"kind": "step", "n": 3000})
+    until(lambda: heard and heard[-1]["n"] == 3000)
+    assert [event["n"] for event in heard] == list(range(2001, 3001))
+
+
+def test_a_sender_that_has_nothing_to_send_hangs_up_and_begins_again(sender, heard, monkeypatch):
+    monkeypatch.setattr(channel, "_KEEP_OPEN", 0.05)
+    for n in (1, 2):
+        sender.send({"n": n})
+        heard.after(n)
+        until(lambda: sender._thread is None)

@@ -1,5 +1,6 @@
 """Loops that know nothing of the panel: what is counted from outside, and that it changes nothing."""
 
+import contextlib
 import itertools
 import subprocess
 import sys
@@ -113,6 +114,10 @@ def left_persistent(hand):
     train(hand, loader(num_workers=1, persistent_workers=True), leaves_after=2)
 
 
+def persistent(hand):
+    train(hand, loader(num_workers=1, persistent_workers=True))
+
+
 def streamed(hand):
     train(hand, loader(Stream()))
 
@@ -182,6 +187,23 @@ def without_a_loader(hand):
             hand.loss(batch)
 
 
+def lbfgs(hand):
+    hand.optimizer = torch.optim.LBFGS(hand.model.parameters(), max_iter=3)
+    for _ in range(2):
+        hand.epoch()
+        for batch in loader():
+
+            def closure(batch=batch):
+                hand.optimizer.zero_grad()
+                loss = hand.loss(batch)
+                loss.backward()
+                return loss
+
+            hand.optimizer.step(closure)
+            hand.steps[-1] += 1
+            hand.rows[-1] += len(batch[0])
+
+
 def fully_sharded(hand):
     """FSDP2: parameters and gradients are DTensors."""
     fully_shard(hand.model, mesh=init_device_mesh("cpu", (1,)))
@@ -190,8 +212,8 @@ def fully_sharded(hand):
 
 
 LOOPS = [
-    plain, zipped, early, left, left_persistent, streamed, accumulated, adversarial, sharded, evaluated,
-    one_ahead, repeated, without_a_loader, fully_sharded,
+    plain, zipped, early, left, left_persistent, persistent, streamed, accumulated, adversarial, sharded,
+    evaluated, one_ahead, repeated, without_a_loader, lbfgs, fully_sharded,
 ]  # fmt: skip
 FIRST_TOTAL = {plain: 5, accumulated: 2, streamed: None}  # steps of the epoch, as known at its first one
 
@@ -352,6 +374,24 @@ print([(event["step"], event["rows"]) for event in events if event["kind"] == "s
 def test_torch_is_not_imported_for_a_loop_and_is_followed_if_the_loop_imports_it():
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=250)
     assert done.stdout.strip() == "[(2, 10)]", done.stderr
+
+
+def test_an_error_in_a_step_that_the_loop_survives(tracker, events):
+    class Sometimes(torch.optim.SGD):
+        def step(self, closure=None):
+            if self.fails:
+                raise RuntimeError("out of memory")
+            return super().step(closure)
+
+    hand = Hand()
+    hand.epoch()
+    hand.optimizer = Sometimes(hand.model.parameters(), lr=0.1)
+    with following(tracker, plain):
+        for number, batch in enumerate(loader()):
+            hand.optimizer.fails = number == 1
+            with contextlib.suppress(RuntimeError):
+                hand.step(batch)
+    assert epochs_of(events)[0]["step"] == hand.steps[0] == 4
 
 
 def by_lightning(loaders):

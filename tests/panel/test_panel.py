@@ -224,6 +224,18 @@ def test_a_panel_that_may_be_open_once_travels_as_text_and_its_clock_moves_where
     assert reporter.closed_with[1]["run record"].endswith(f"{panel.run_id}/run_record.json")
 
 
+def test_a_failure_from_which_a_run_went_on_is_not_what_ended_it(panel, settings):
+    worker = {"run": panel.run_id, "node": "head"}
+    counts = {"epoch": 0, "step": 1, "made": 1, "rows": 0, "seconds": 0.0, "waiting": 0.0}
+    with pytest.raises(KeyError), panel:
+        panel.receive({**worker, "kind": "step", "pid": 100, **counts})
+        panel.receive({**worker, "kind": "failure", "pid": 100, "text": "loop\n" * 30 + "OSError: gone"})
+        panel.receive({**worker, "kind": "step", "pid": 200, **counts})  # in its place
+        {}["acuracy"]
+    assert [failure.message for failure in panel.state.failures] == ["OSError: gone", "KeyError: 'acuracy'"]
+    assert records.find(settings.home)[0].error == "KeyError: 'acuracy'"
+
+
 # -- other processes ------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import pickle
 import re
+import subprocess
 import sys
 import warnings
 from collections import UserDict
@@ -36,8 +37,12 @@ def of_kind(events, kind):
 # -- what every event says, and what is counted ----------------------------------------------------------
 
 
+TF = '{"cluster": {}, "task": {"type": "worker", "index": 1}}'
+
+
 @pytest.mark.parametrize(
-    ("variables", "rank"), [({}, 0), ({"RANK": "3"}, 3), ({"TF_CONFIG": '{"task": {"index": 1}}'}, 1)]
+    ("variables", "rank"),
+    [({}, 0), ({"RANK": "3", "TF_CONFIG": TF}, 3), ({"TF_CONFIG": TF}, 1), ({"TF_CONFIG": "not json"}, 0)],
 )
 def test_every_event_says_whose_it_is(monkeypatch, variables, rank):
     for name, value in {**variables, NODE_NAME: "node-2"}.items():
@@ -70,6 +75,7 @@ def array(*shape):
         (([1, 2, 3], [0, 1, 0]), 3),
         ([(array(784), 0)] * 6, 6),
         (None, 1),
+        ((None, array(32, 3)), 32),
         (array(), 1),
         ({}, 0),
         (UserDict(ids=array(32, 7), labels=array(32)), 32),  # as transformers' BatchEncoding
@@ -201,3 +207,33 @@ def test_a_warning_for_who_wrote_the_function_is_sent_by_rank_0(listener, heard,
     [text] = [event["text"] for event in of_kind(heard, "print")]
     assert re.fullmatch(r"warning: shapes of rank 0 do not fit \(test_tracking\.py, line \d+\)", text)
     assert len(recwarn) == 4  # all are shown as ever
+
+
+BARE = """
+import pickle, sys
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in {*sys.stdlib_module_names, "labkit", "zmq"}:
+            raise ImportError(f"not here: {name}")
+
+sys.meta_path.insert(0, Nothing())
+tracker = pickle.loads(sys.stdin.buffer.read())
+from labkit.panel.tracking import mailbox
+from labkit.panel.tracking.hooks import current
+from labkit.panel.tracking.remote import TrackedFunction
+
+def loop():
+    print("trains")
+    current().step(8, loss=0.5)
+
+TrackedFunction(loop, tracker)()
+"""
+
+
+def test_a_worker_needs_the_standard_library_and_what_sends_its_events(listener, heard):
+    sent = pickle.dumps(RemoteTracker("run-1", listener.address))
+    subprocess.run([sys.executable, "-c", BARE], input=sent, timeout=200, check=True)
+    listener.close(90)
+    assert [event["kind"] for event in heard] == ["worker", "print", "step", "step"]
+    assert (heard[-1]["rows"], heard[-1]["metrics"], heard[-1]["done"]) == (8, {"loss": 0.5}, True)

@@ -57,11 +57,21 @@ def training():
     run("worker", rank=1, pid=8, node="node-2")("phase", 8, name="loading")
     run.epoch(0, 10, steps=22, seconds=22, total=22, epochs=2, metrics={"loss": 2.3})
     run("report", 32, metrics={"loss": 1.3, "accuracy": 0.8})
-    of_rank_0 = {"path": "/runs/1", "bytes": 217_088, "status": "committed", "metrics": {"loss": 1.3}}
-    run("saved", 33, epoch=1, step=22)("checkpoint", 33, **of_rank_0)
+    run("saved", 33, epoch=1, step=22)(
+        "checkpoint", 33, path="/runs/1", bytes=217_088, status="committed", metrics={"loss": 1.3}
+    )
     for k in range(12):
-        about = {"total": 22, "made": 22 + k, "epochs": 2, "metrics": {"loss": 0.65}}
-        run.step(40 + k, epoch=1, step=k, seconds=k, waiting=k / 10, **about)
+        run.step(
+            40 + k,
+            epoch=1,
+            step=k,
+            seconds=k,
+            waiting=k / 10,
+            total=22,
+            made=22 + k,
+            epochs=2,
+            metrics={"loss": 0.65},
+        )
     return run("print", text="hello from rank 0")
 
 
@@ -77,6 +87,11 @@ def validating():
     return run.validation(2, 35).decided(2, 50, "timed out").validation(3, 55)
 
 
+def deleted():
+    run = Run().saved(0, 1).saved(1, 2).decided(2, 3, rmse=3.5)
+    return run.saved(0, 4, "deleted").saved(2, 4, "deleted")
+
+
 SEEN = {
     "a training": (
         training, 51,
@@ -90,6 +105,7 @@ SEEN = {
         lambda: Run(phase="starting"), 3, ["● starting workers 3.0 s", "starting workers", "– rows/s",
          "– waiting for data", "epoch"], ["after 3.0 s", "nothing was reported"],
     ),
+    "a stream": (lambda: Run().step(10, step=4), 10, ["epoch 1 · step 4"], ["finished"]),
     "a loop that counts steps": (
         lambda: Run().step(10, step=20, total=60)("report", 10, metrics={"step": 20, "loss": 1.0})
         ("checkpoint", 10, path="/c", metrics={"step": 20}), 10,
@@ -106,15 +122,17 @@ SEEN = {
     "a slow rank, and a restart that cost steps": (
         lambda: training()("worker", 59, pid=9).step(60, pid=9)
         .step(60, rank=1, pid=8, node="node-2").step(62, step=4, seconds=2, pid=9)
-        .step(62, step=4, seconds=2, waiting=1.5, rank=1, pid=8, node="node-2", memory=2_345_000_000,
-              gpu_memory=12_000_000_000), 62,
-        ["0 head 9 4 20 0% –", "1 slow node-2 8 4 20 75% 2.3 GB, GPU 12 GB",
+        .step(62, step=4, seconds=2, waiting=1.5, rank=1, pid=8, node="node-2", memory=2_345_000_000), 62,
+        ["0 head 9 4 20 0% –", "1 slow node-2 8 4 20 75% 2.3 GB",
          "workers started again 1 ×, 11 steps trained twice"],
         ["workers started again 1 ×, 11 steps trained twice"],
     ),
-    "an elastic run": (
-        lambda: Run(world_size=2)("worker", workers=2).step(9)("worker", 41, pid=9, workers=1), 50,
-        ["workers started again 1 × · 2 → 1 (00:41) workers"], ["2 → 1 (00:41) workers"],
+    "ranks with GPUs, of which one is lost": (
+        lambda: Run(world_size=2)("worker", workers=2).step(9)("worker", 41, pid=9, workers=1).step(42, pid=9)
+        .step(44, step=4, seconds=2, pid=9, memory=900_000_000, gpu_memory=12_000_000_000),
+        50,
+        ["0 head 9 4 20 0% 900 MB, GPU 12 GB", "workers started again 1 × · 2 → 1 (00:41) workers"],
+        ["workers started again 1 × · 2 → 1 (00:41) workers"],
     ),
     "validations": (
         validating, 60,
@@ -126,6 +144,10 @@ SEEN = {
         ["6 checkpoints · 1 validated · 1 validation failed · 1 timed out · 2 not validated yet",
          "○ not validated yet", "training", "validation"],
     ),
+    "deleted checkpoints": (
+        deleted, 9, ["rmse 3.500 · deleted", "loss 0.900 ✓ saved", "epoch 1 1.0 kB loss 1 deleted"],
+        ["3 checkpoints · 1 kept · 1 validated"],
+    ),
 }  # fmt: skip
 
 
@@ -136,6 +158,19 @@ def test_what_the_reader_sees(name):
     assert [one for one in while_it_runs if one not in said] == [], said
     said = words(summary(tell(), at=at, files=FILES))
     assert [one for one in afterwards if one not in said] == [], said
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ("failed", "03-torch failed in epoch 2, rank 0 1 epoch in 51 s"),
+        ("stopped", "03-torch stopped by you 1 epoch in 51 s"),
+    ],
+)
+def test_how_it_ended(status, expected):
+    run = training()("failure", text="loop, cell 5, line 3\nValueError: <boom>")
+    said = words(summary(run, status, at=51))
+    assert expected in said and "ValueError: <boom>" in said
 
 
 # -- the curve and the time axis -----------------------------------------------------------------------
@@ -156,7 +191,11 @@ def test_a_moment_is_no_metric():
     run = Run(epochs=2).step(1, step=1, total=10)("report", 15, metrics={"epoch": 0, "at": T0 + 15.5})
     run.saved(0, 16, "pending").validation(0, 16, 19).decided(0, 20, began=T0 + 16.25, accuracy=0.5)
     assert picture(run).get("aria-label") == "curve of accuracy 0.500 by epoch"
-    assert "✓ accuracy 0.500" in words(live(run)) and "began" not in words(live(run)) + words(summary(run))
+    said = words(live(run))
+    assert "✓ accuracy 0.500" in said and "began" not in said and " at" not in said
+    assert "began" not in words(summary(run))
+    (kept,) = run.state.to_record()["extra"]["checkpoints"]
+    assert kept["metrics"]["began"] == T0 + 16.25  # the record has it
 
 
 def test_validated_metrics_have_a_curve():
@@ -181,7 +220,7 @@ def test_a_bar_of_the_time_axis_says_what_it_is_without_its_colour():
 # -- whatever users supply, and how much of it ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", ["running", "failed"])
+@pytest.mark.parametrize("status", ["running", "failed", EVIL])
 def test_everything_is_escaped(status):
     run = Run(EVIL, phase=EVIL, engine=EVIL, world_size=2, dataset=EVIL)
     run("worker", node=EVIL)("phase", name=EVIL, node=EVIL)

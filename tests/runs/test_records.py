@@ -80,7 +80,7 @@ def test_metrics_of_any_kind_do_not_lose_the_record():
         "o": object(),
         "b": "\udc80",
     }
-    values = odd | {"loss": math.nan, "best": math.inf, "numpy": np.float32("nan")}
+    values = {**odd, "loss": math.nan, "best": math.inf, "numpy": np.float32("nan")}
     again = RunRecord.from_json(record(metrics=values, history=[{"epoch": 0, "best": math.inf}]).to_json())
     assert [again.metrics[k] for k in "ifat"] == [3, 0.5, [0, 1], [1, 2]]
     assert again.metrics["o"].startswith("<object")
@@ -89,11 +89,14 @@ def test_metrics_of_any_kind_do_not_lose_the_record():
 
 
 DAMAGED = [
+    ("", "Expecting value"),
     ('{"name": "03-torch", "run_id', "Unterminated string"),
     ("[" * 100_000, "while decoding a JSON array"),
     ("[1]", ""),  # Pythons differ in what they say
     (json.dumps({"name": "x"}), "run_id"),
+    (json.dumps(REQUIRED | {"metrics": [1]}), "metrics"),
     (json.dumps(REQUIRED | {"history": [1]}), "history"),
+    (json.dumps(REQUIRED | {"seconds_per_epoch": ["1"]}), "seconds_per_epoch"),
     (json.dumps(REQUIRED | {"rows_per_second": 10**400}), "rows_per_second"),
     (json.dumps(REQUIRED | {"started_at": "0001-01-01"}), "0001"),
     (b"\xff\xfe{", "decode"),
@@ -113,7 +116,21 @@ def test_a_damaged_record_says_what_is_wrong_and_hides_no_other(text, word, tmp_
         assert list(runs.table(tmp_path)["id"]) == ["whole"]
 
 
-@pytest.mark.parametrize("name", ["../../up", "größe/lr=0.1 第一 🚀", "x" * 300, "..", "nul\0byte"])
+def test_find_gives_the_newest_first(tmp_path):
+    # The same moment as 13:30 UTC: what counts is the time, not the text.
+    times = {
+        "old": "2026-01-31T12:00:00+00:00",
+        "new": "2026-01-31T14:30:00+01:00",
+        "mid": "2026-01-31T13:00:00Z",
+    }
+    for run_id, moment in times.items():
+        record(run_id=run_id, started_at=moment).write(tmp_path / "runs" / run_id[0] / run_id)
+    (tmp_path / "runs" / ".index.json").write_text("of version 0.1.0")
+    assert [r.run_id for r in records.find(tmp_path)] == ["new", "mid", "old"]
+    assert records.find(tmp_path / "nothing") == []
+
+
+@pytest.mark.parametrize("name", ["../../up", "größe/lr=0.1 第一 🚀", "x" * 300, ".."])
 def test_any_name_has_a_folder_below_runs(name, tmp_path):
     for other in ("03 torch", "03/torch", name):  # the folder of the first two is the same
         record(name=other, run_id=str(len(other))).write(records.folder_of(tmp_path, other, str(len(other))))

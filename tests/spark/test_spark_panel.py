@@ -1,10 +1,12 @@
 """TorchDistributor reports into the panel; its errors come with their cures; nothing of a run is left."""
 
 import contextlib
+import inspect
 import os
 import re
 import signal
 import socket
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -19,7 +21,7 @@ from labkit.runs import record as records
 from labkit.spark import panel as spark_panel
 from labkit.spark.panel import SparkPanel
 from labkit.system import family
-from labs import interrupt_when, until
+from labs import until
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +117,13 @@ def test_a_rank_that_raises_after_and_before_the_ranks_met(distributor, lab):
             raise ValueError("a bad row")
         dist.barrier()
 
-    panel = panel_of("07-raises")
-    with pytest.raises(RunFailed, match="rank 1 raised ValueError: a bad row"), panel.watch(distributor):
-        distributor.run(meet, distributor.local_mode)
-    (failure,) = panel.state.failures
-    assert failure.text.startswith("meet, ") and "bad row" in failure.text  # no frame of pyspark
-    assert lab.ranks() == []
+    for early in (True, False):
+        panel = panel_of("07-raises")
+        with pytest.raises(RunFailed, match="rank 1 raised ValueError: a bad row"), panel.watch(distributor):
+            distributor.run(meet, early)
+        (failure,) = panel.state.failures
+        assert failure.text.startswith("meet, ") and "bad row" in failure.text  # no frame of pyspark
+        assert lab.ranks() == []
 
 
 def test_a_rank_that_is_killed(local, lab):
@@ -134,26 +137,21 @@ def test_a_rank_that_is_killed(local, lab):
     assert lab.ranks() == []
 
 
-TOTAL = """
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-total = torch.ones(1)
-dist.all_reduce(total)
-dist.destroy_process_group()
-print("total", total.item())
-"""
-
-
 @pytest.mark.fault
-def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors, lab, tmp_path):
-    """TorchDistributor chooses a free port and releases it; torchrun binds it seconds later.
-
-    For a file, pyspark itself does not notice that this failed.
-    """
+@pytest.mark.parametrize("kind", ["function", "file"])
+def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors, lab, tmp_path, kind):
+    """TorchDistributor chooses a free port and releases it; torchrun binds it seconds later."""
     taken, over = [], threading.Event()
-    (tmp_path / "train.py").write_text(TOTAL)
+
+    def meet():
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        dist.destroy_process_group()
+        return total.item()
 
     def take() -> None:
         while not taken and not over.wait(0.02):
@@ -163,14 +161,17 @@ def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors
                     if found and not taken:
                         taken.append(socket.create_server(("127.0.0.1", int(found[1]))))
 
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent(inspect.getsource(meet)) + "\nprint('total', meet())\n"
+    )
     thief = threading.Thread(target=take, daemon=True)
     thief.start()
     try:
         panel = panel_of("07-port")
         with panel.watch(on_executors):
-            on_executors.run(str(tmp_path / "train.py"))
+            total = on_executors.run(meet if kind == "function" else str(tmp_path / "train.py"))
         assert taken  # it did happen
-        assert list(panel.state.prints) == ["total 2.0"] * 2
+        assert total == 2.0 or list(panel.state.prints) == ["total 2.0"] * 2
         assert "another program" in panel.state.note
         assert "run" not in vars(on_executors)
     finally:
@@ -259,8 +260,16 @@ def test_no_gpu_and_more_processes_than_slots(lab):
 def test_interrupted(local, lab):
     """As by the Stop button: the ranks end, too."""
     panel = panel_of("i")
-    interrupt_when(lambda: len(panel.state.workers) == 2)
+
+    def wait():
+        time.sleep(900)
+
+    def interrupt():
+        until(lambda: len(panel.state.workers) == 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(RunStopped), panel.watch(local):
-        local.run(time.sleep, 900)
+        local.run(wait)
     assert panel.state.status == "stopped"
     assert lab.ranks() == []

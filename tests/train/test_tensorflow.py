@@ -101,7 +101,7 @@ def resumable(config):
     strategy, first = tf.distribute.MultiWorkerMirroredStrategy(), 0
     context = ray.train.get_context()
     assert strategy.num_replicas_in_sync == context.get_world_size()
-    checkpoint = ray.train.get_checkpoint()
+    checkpoint = ray.train.get_checkpoint() or config.get("checkpoint")
     with strategy.scope():
         if checkpoint:
             with checkpoint.as_directory() as folder:
@@ -155,6 +155,10 @@ def test_one_loop_trains_one_model_on_any_number_of_workers_and_a_crash_loses_no
     assert sorted(metrics["epoch"] for _, metrics in result.best_checkpoints) == [0, 1, 2, 3]
     # As if it had never stopped: also what the optimizer remembers.
     assert distance(weights_of(home, "resumed"), weights_of(home, "two")) < 1e-6
+    # And from a checkpoint in the settings, with another number of workers.
+    checkpoint = next(c for c, metrics in result.best_checkpoints if metrics["epoch"] == 1)
+    panel.fit(trainer_of(home, resumable, workers=1, checkpoint=checkpoint, keeps="from one"))
+    assert distance(weights_of(home, "from one"), weights_of(home, "one")) < 1e-4
 
 
 def test_fit_of_keras_3_fails_with_two_workers(lab, home, panel):
