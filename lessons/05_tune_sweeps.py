@@ -43,7 +43,7 @@ def hill(config):
 # - `tune.loguniform` is the right one for a learning rate: it draws from 0.001 to 0.01 as often as from 0.01 to 0.1.
 # - Any other value is passed to every trial unchanged. That includes a plain list: without `grid_search`, `[0.1, 1]` is *one* value.
 #
-# Finally, `num_samples=2` runs all of this twice.
+# And `num_samples=2`, an option of the sweep below, runs all of this twice.
 
 # %%
 space = {
@@ -76,7 +76,8 @@ reveal("05-a", len(results))
 # %% [markdown]
 # Multiply the lengths of the grids, then multiply by `num_samples`: 3 × 2 × 2. The random value multiplies nothing, because each trial draws its own.
 #
-# Above is Tune's own report. *Using FIFO* means that no trial is stopped early, and *1.0/3 CPUs* that trials reserve one CPU of three. From here on, the lab's panel shows it in one place.
+# Above is Tune's own report. *Using FIFO* (first in, first out) means that no trial is stopped early, and a line such as *2.0/3 CPUs* says how many CPUs trials had reserved when it was printed. With `verbose=0`, as in the next sweep, Tune prints
+# nothing. Later the lab's panel shows all of it in one place. What trials save is below `storage_path`; without that option it's in `~/ray_results`.
 #
 # `fit()` returns a list of results, one for each trial, with its configuration, its last metrics and, if it saved one, its checkpoint. `get_best_result` compares them by `metric` and `mode`:
 
@@ -114,9 +115,7 @@ check("05-1", trials, with_choice)
 
 # %% [markdown]
 # ## Grid or random?
-# A grid looks thorough, but it wastes trials. In 2012, James Bergstra and Yoshua Bengio compared it with drawing configurations at random, and random search found models that were as good or better in a small fraction of
-# the computing time ([Bergstra & Bengio](https://www.jmlr.org/papers/v13/bergstra12a.html)). Their explanation: usually only a few of the hyperparameters matter, and you don't know in advance
-# which. A grid of nine trials tries three values of the one that matters, three times each. At random, every trial tries another one. Let both search the hill, where `a` matters far more than `b`:
+# A grid looks thorough: it tries every combination of its values. Does it find more than configurations that are drawn at random? Let both search the hill, where `a` matters far more than `b`.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Which of them will find the higher point, with nine trials each?
@@ -164,14 +163,19 @@ a, b = np.random.default_rng(0).uniform((0, 0), (8, 40), (10_000, 9, 2)).transpo
 assert 0.85 < np.mean((-((a - 3) ** 2) - (b - 20) ** 2 / 1000).max(axis=1) > on_grid["height"].max()) < 0.95
 
 # %% [markdown]
-# Was it luck? A little: on this hill, nine random trials beat this grid nine times out of ten.
+# Was it luck? A little: on this hill, nine random trials beat this grid nine times out of ten. The grid tries three values of `a`, the one that matters, three times each. At random, every trial tries another one.
+#
+# In 2012, James Bergstra and Yoshua Bengio compared both on neural networks, and random search found models that were as good or better in a small fraction of the computing time ([Bergstra & Bengio](https://www.jmlr.org/papers/v13/bergstra12a.html)). Usually
+# only a few of the hyperparameters matter, and you don't know in advance which.
 #
 # Use a grid when a report has to list every combination. Otherwise draw at random, over a range that's wide enough: if the winner is at the edge of its range, the range was too narrow.
 #
 # ## A training loop that Tune can watch
-# Now for a real one, with the loop that you have at work. Two lines at the end of each epoch are new: one makes a checkpoint of a folder, and `tune.report` hands it to Tune together with the accuracy. Why after
-# every epoch, when only the last number counts? Because Tune can stop a bad trial only if it hears from it on the way. The weights are enough here, since no trial is resumed: that would need the optimizer's state, too. And the
-# function returns nothing: if it returned the model, Tune would raise an error, because it takes only a number or a dict.
+# Now for a real one, with the loop that you have at work. Two lines at the end of each epoch are new: one makes a checkpoint of a folder, and `tune.report` hands it to Tune together with the accuracy. It does so inside the `with` block, while the folder is
+# there, and after every epoch, because Tune can stop a bad trial only if it hears from it on the way.
+#
+# The checkpoint has only the weights. That's enough to use the model; to resume a trial, you'd save the optimizer's state, too (05b). The function returns nothing: if it returned the model, Tune would raise an error, because it takes only a
+# number or a dict.
 
 # %%
 import tempfile
@@ -261,10 +265,12 @@ trainable = tune.with_resources(tune.with_parameters(train_digits, train=train, 
 #
 # - `grace_period=1`: the first rung comes after one iteration, and no trial is stopped before.
 # - `reduction_factor=3`: the best third continues, and each rung comes three times later than the one before.
-# - `max_t=27` isn't a rung: trials end there without being compared.
+# - `max_t=27` isn't a rung: trials end there without being compared, although Tune's own report lists it with the rungs.
 #
-# ASHA doesn't wait until all trials have reached a rung: a trial is compared with those that got there *earlier*, and the first one always continues. That's the *asynchronous* in its name. No CPU idles, and the price is that
-# early trials have few others to lose against. In a grid these are always the first values of its lists, so draw at random when you use ASHA.
+# The picture shows the ideal, in which trials wait for each other at every rung. ASHA doesn't wait: a trial is compared with those that got there *earlier*, and the first one always continues. That's the *asynchronous* in its name. No CPU idles, and the price is
+# that early trials have few others to lose against, so more of them continue.
+#
+# In a grid, the early trials are always those with the first values of its lists, and these values would have an easier test than the others. So draw at random when you use ASHA.
 
 # %%
 from labkit.tune import SweepPanel
@@ -279,7 +285,7 @@ tuner = tune.Tuner(
         num_samples=27,
         scheduler=ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3),
         reuse_actors=True,  # a process runs one trial after another: lesson 05b
-        max_concurrent_trials=2,  # a third would fit, and two cores compute no faster
+        max_concurrent_trials=2,  # without it, as many as fit
     ),
     run_config=tune.RunConfig(storage_path=folder),
 )
@@ -295,15 +301,15 @@ panel = SweepPanel("05-asha")
 with panel.watch(tuner):
     results = tuner.fit()
 table = results.get_dataframe()
-reveal("05-c", int(table["training_iteration"].sum()))
+reveal("05-c", float(table["training_iteration"].sum()))
 
 # %% [markdown] tags=["instructor"]
 # **ASHA trains more epochs than the formula says.** The first trials at a rung have few others to lose against, because nothing waits. The table
 # after the sweep shows where trials ended.
 
 # %% [markdown]
-# Each grey line is a trial, and the dotted lines are the rungs. If every rung let exactly a third through, as in the picture, the sweep would train 18·1 + 6·3 + 2·9 + 1·27 = 81 epochs. It trains anything from about that
-# number to nearly four times as many, depending on whether a good trial comes early: later ones then have to beat it. Where did the trials end?
+# In the panel's curves each grey line is a trial, and the dotted lines are the rungs. If every rung let exactly a third through, as in the picture, the sweep would train 18·1 + 6·3 + 2·9 + 1·27 = 81 epochs. It usually trains one to four times as many,
+# depending on whether a good trial comes early: later ones then have to beat it. At worst, when each trial is better than all before it, none is stopped. Where did the trials end?
 
 # %%
 print(f"{table['training_iteration'].sum() / 81:.1f} times 81 epochs")
@@ -335,6 +341,7 @@ check("05-3", rungs, left)
 # `descend` looks for the x at which (x − 3)² is smallest. It reports once, when everything is over, so no scheduler could stop it. Let it report after each of its `config["steps"]` steps, with a checkpoint: a folder in which
 # the file `x.txt` contains x, as text. Then write `search(folder)`, which returns a `Tuner`:
 #
+# - it keeps its results below `folder`;
 # - it runs nine trials of nine steps;
 # - their learning rate is drawn from 0.001 to 1, from each power of ten equally often;
 # - ASHA compares them after 1 and 3 steps;
@@ -426,7 +433,7 @@ assert accuracy(model, test) >= 0.95
 # %% [markdown]
 # Don't read too much into the winner. In the picture below a dot is a trial: its colour is the accuracy when it ended, and its size is the number of epochs. Most were stopped after one epoch. Several bright dots have nearly
 # the same accuracy, and with another seed a different one of them would have won. What you can trust is the *region*: if the learning rate is too small, the model learns too slowly, and if it's too large, training diverges.
-# If you compare trials by a loss, a diverged one reports `nan`, and because every comparison with `nan` is false, ASHA never stops it. Report a large number instead, such as `loss if math.isfinite(loss) else 1e9`. To claim that
+# If you compare trials by a loss, a diverged one reports `nan`, and because every comparison with `nan` is false, ASHA never stops it. Report a large number instead, also for a loss that has exploded: `loss if loss < 1e9 else 1e9`. To claim that
 # one configuration beats another, run both with several seeds; lesson 10 shows how many.
 
 # %%
@@ -464,7 +471,7 @@ SweepPanel("05-slip").watch(greedy)
 
 # %% [markdown]
 # ### Exercise 05-4 ★★ · Fix this sweep
-# Five things are wrong in the cell below. (A single report at the end isn't one of them, since there is no scheduler.) Some of them make trials fail, one lets the sweep wait forever, and one returns the *worst* trial as the best.
+# Five things are wrong in the cell below. (A single report at the end isn't one of them, since there is no scheduler.) They make trials fail, make `fit()` itself raise an error, let the sweep wait forever, and return the *worst* trial as the best.
 
 
 # %%
@@ -507,8 +514,8 @@ check("05-4", fixed_sweep)
 # - If you don't know which hyperparameters matter, draw at random instead of using a grid.
 # - A trainable is your loop, with a report after each epoch. Report a checkpoint with it, or there's no model to load afterwards.
 # - Choose by validation images, and keep the test images for the one model that you chose.
-# - ASHA compares trials at its rungs and doesn't wait. Here it saved more than half of the epochs.
-# - `fit()` doesn't raise an exception when trials fail: look at `num_errors`.
+# - ASHA compares trials at its rungs and doesn't wait. Here it usually saves more than half of the epochs.
+# - `fit()` raises no exception when trials fail: look at `num_errors`.
 #
 # | older tutorials | today |
 # |---|---|

@@ -83,7 +83,8 @@ class TunerPlan:
             raise LabError("follow the sweep", fact, "panel.watch(tune.Tuner(trainable, param_space=…))")
         if (inner := getattr(tuner, "_local_tuner", None)) is None:
             fact = "this process is a Ray client (ray://…): Tune's loop runs on the cluster, unseen here"
-            fix = "connect to HOST:6379 from inside the cluster's network; tuner.fit() alone works from here"
+            fix = "run JupyterLab in the cluster's network and connect to HOST:6379, or send a script by "
+            fix += "ray job submit; tuner.fit() alone works from here"
             raise LabError("follow the sweep", fact, fix)
         given = inner.trainable, inner.param_space or {}, inner._tune_config, inner._run_config
         return cls(*given, restored=inner._is_restored)

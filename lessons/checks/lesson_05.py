@@ -60,6 +60,7 @@ def _rungs(rungs: Any, left: Any) -> None:
         (1, 4, 16, 64): early,
         (2, 4, 8, 16, 32): doubled,
         (2, 4, 8, 16, 32, 64): doubled,
+        (2, 6, 18, 54): "that is the factor of the lesson's own sweep; here it is 4",
         (2, 8, 32, 128): "128 is beyond max_t: no trial gets there",
         (2, 8, 32, 64): "at 64, which is max_t, all trials end: none is compared there",
     }
@@ -88,7 +89,7 @@ def _sweep(descend: Any, search: Any) -> None:
     expect_function(descend, "descend")
     with folder_of_check() as folder:
         tuner = result_of(search, folder, what="search")
-        _is_as_asked(tuner)
+        _is_as_asked(tuner, folder)
         results = run_tuner(tuner, "what search returns")
         if len(results) != 9:
             raise Wrong(f"the sweep has {len(results)} trials, and nine are expected: num_samples")
@@ -102,8 +103,8 @@ def _sweep(descend: Any, search: Any) -> None:
             )
 
 
-def _is_as_asked(tuner: Any) -> None:
-    """Look at the learning rate's range and at the rungs: nine trials alone don't show them."""
+def _is_as_asked(tuner: Any, folder: str) -> None:
+    """Look at the folder, the learning rate's range and the rungs: nine trials alone don't show them."""
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
 
@@ -112,6 +113,11 @@ def _is_as_asked(tuner: Any) -> None:
     if not isinstance(tuner, tune.Tuner):
         return  # `run_tuner` says so
     plan = TunerPlan.from_tuner(tuner)
+    place = Path(plan.run.storage_path)
+    if Path(folder) not in (place, *place.parents):
+        raise Wrong(f"its results go to {place}, and not below `folder`: what does RunConfig need?")
+    if dict(plan.space).get("steps") != 9:
+        raise Wrong(f"its trials get {dict(plan.space).get('steps')} as 'steps', and nine are asked for")
     _drawn_from_each_power_of_ten(dict(plan.space).get("lr"))
     scheduler = plan.options.scheduler
     if scheduler is None:

@@ -72,12 +72,12 @@ class Sweep(Results):
         return self.best(self, key=lambda result: result.metrics[self.metric])
 
 
-def a_tuner(folder, lr=LR, scheduler=ASHA, **options):
+def a_tuner(folder, lr=LR, scheduler=ASHA, steps=9):
     """What `search` returns, as asked for or with a mistake."""
-    options = tune.TuneConfig(metric="loss", mode="min", num_samples=9, scheduler=scheduler, **options)
+    options = tune.TuneConfig(metric="loss", mode="min", num_samples=9, scheduler=scheduler)
     run = tune.RunConfig(storage_path=folder)
     return tune.Tuner(
-        lambda config: None, param_space={"lr": lr, "steps": 9}, tune_config=options, run_config=run
+        lambda config: None, param_space={"lr": lr, "steps": steps}, tune_config=options, run_config=run
     )
 
 
@@ -145,6 +145,19 @@ def test_the_rungs_of_a_sweep(scheduler, said, monkeypatch, tmp_path):
     assert said in repr(check("05-6", lambda config: config["steps"], answer))
 
 
+@pytest.mark.parametrize(
+    "search, said",
+    [
+        (lambda folder: a_tuner(f"{folder}/mine"), "solved"),
+        (lambda folder: a_tuner(None), "ray_results, and not below `folder`"),
+        (lambda folder: a_tuner(folder, steps=27), "its trials get 27 as 'steps'"),
+    ],
+)
+def test_where_a_sweep_keeps_its_results_and_how_long_its_trials_are(search, said, monkeypatch, tmp_path):
+    monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: Sweep(tmp_path))
+    assert said in repr(check("05-6", lambda config: config["steps"], search))
+
+
 SAID = {
     "05-1": [
         (40, 10, "solved"),
@@ -155,6 +168,7 @@ SAID = {
         ((2, 8, 32), 1.0, "solved"),
         ([1, 4, 16, 64], 1, "grace_period"),
         ([2, 4, 8, 16, 32, 64], 1, "reduction_factor"),
+        ([2, 6, 18, 54], 1, "the factor of the lesson's own sweep"),
         ([2, 8, 32, 128], 1, "beyond max_t"),
         ([2, 8, 32], 4, "one more"),
     ],
