@@ -34,7 +34,8 @@ SLOW = {
     ),
     *("cluster", "connection", "forkserver", "kernel", "kills", "other_clusters", "preload"),
     *("data_progress", "catalog", "data_page", "own_folders", "own_tables", "own_texts"),
-    *("comparison", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_08", "lesson_10"),
+    *("comparison", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_06", "lesson_08"),
+    *("lesson_09", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
     "keras_models",
     *("torch_models", "panel", "mailbox", "spark", "spark_panel"),
@@ -108,7 +109,17 @@ DEEP = {
     # what the engine adds to a check; the texts of checks are tested without one
     "lesson_03": (),
     "lesson_03b": (),
+    "lesson_06": (
+        "test_what_a_check_says",
+        "test_not_after",
+        "test_reported",
+        "test_what_a_rank",
+        "test_a_checkpoint_with",
+        "test_rows_are",
+        "test_weights_that",
+    ),
     "lesson_08": (),
+    "lesson_09": ("test_what_a_check_says",),
     "lesson_10": (),
     "running_cluster": (),
     "checks_elsewhere": (),
@@ -151,6 +162,7 @@ _PANELS = (
     "tour",
     "validation_browser",
 )
+_CHECKS = ("lesson_03", "lesson_03b", "lesson_06", "lesson_08", "lesson_09", "lesson_10", "checks_elsewhere")
 TOUCHED = {
     "labkit/settings.py": ("*",),
     "labkit/system/": ("*",),
@@ -168,15 +180,8 @@ TOUCHED = {
     "labkit/faults.py": ("fault_injection", "campaign"),
     "labkit/interrupts.py": ("kernel", "benchmarks"),
     "labkit/models/": ("keras_models", "tensorflow"),
-    "labkit/exercises/": (
-        "lesson_03",
-        "lesson_03b",
-        "lesson_08",
-        "lesson_10",
-        "running_cluster",
-        "checks_elsewhere",
-    ),
-    "lessons/checks/": ("lesson_03", "lesson_03b", "lesson_08", "lesson_10", "checks_elsewhere"),
+    "labkit/exercises/": (*_CHECKS, "running_cluster"),
+    "lessons/checks/": _CHECKS,
     "classroom/": ("class_bucket", "board_page", "grading"),
     "notebooks/own_experiment/": ("own_experiment",),
     "labkit/datasets/": ("damaged_inputs", "plain", "storage_ray"),

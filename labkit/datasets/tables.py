@@ -293,7 +293,7 @@ def _refuse_others(features: dict[str, list], named: list[str], drop: list[str],
 
 def _has_holes(column: str, cells: list) -> bool:
     """Whether these are numbers but for a few empty cells, at most one in ten."""
-    filled = [cell for cell in cells if cell != ""]
+    filled = [cell for cell in cells if not isinstance(cell, str) or cell]
     return 0 < len(cells) - len(filled) <= len(cells) / 10 and not _not_numbers(column, filled)
 
 

@@ -178,7 +178,7 @@ CHANGED = {
 
 @pytest.mark.usefixtures("lab")
 @changes(CHANGED)
-def test_what_a_check_says_of_a_run(id, change, said):
+def test_a_run_that_a_check_starts(id, change, said):
     rows = torch.utils.data.TensorDataset(torch.rand(64, 1, 28, 28), torch.arange(64) % 10)
     given = {"checkpoint_of": checkpoint_of, "gone_too_early": gone_too_early, "train": rows}
     assert said in repr(check(id, *solution(id, change, **given)))

@@ -88,5 +88,5 @@ CHANGED = {
 
 @pytest.mark.usefixtures("lab")
 @changes(CHANGED)
-def test_what_a_check_says_of_a_run(id, change, said):
+def test_a_run_that_a_check_starts(id, change, said):
     assert said in repr(check(id, *solution(id, change)))

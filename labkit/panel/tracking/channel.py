@@ -25,6 +25,7 @@ from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
+_PAUSE = 0.2  # seconds between two deliveries: a call of an actor costs as much as a small model's step
 _KEEP_OPEN = 5.0  # seconds without an event after which a sender hangs up: processes are used again
 _QUEUE_SIZE = 1000  # messages; the oldest are dropped
 _MAX_MESSAGE = 1 << 18  # bytes
@@ -58,11 +59,11 @@ class Sender:
 
     def flush(self, seconds: float = _FLUSH_TIMEOUT) -> bool:
         """Send everything and hang up, within `seconds`; whether that was possible."""
-        self._hurries = True
+        self._hurry.set()
         self._wake.put(None)
         if (thread := self._thread) is not None:
             thread.join(seconds)
-        self._hurries = False
+        self._hurry.clear()
         return self._thread is None and not self._unsent
 
     def _reset(self) -> None:
@@ -71,7 +72,7 @@ class Sender:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._hurries = False
+        self._hurry = threading.Event()
         self._silent_until = 0.0
 
     def _start(self) -> None:
@@ -90,11 +91,12 @@ class Sender:
         at_exit, batch = Finalize(None, self.flush, exitpriority=10), list[bytes]()
         try:
             with contextlib.suppress(queue.Empty), self._address.connected() as deliver:
-                while self._unsent or not self._hurries:
+                while self._unsent or not self._hurry.is_set():
                     self._wake.get(timeout=_KEEP_OPEN)
                     batch = [self._unsent.popleft() for _ in range(len(self._unsent))]
                     deliver(batch)
                     batch = []
+                    self._hurry.wait(_PAUSE)
         except Exception:
             self._unsent = deque([*batch, *self._unsent], _QUEUE_SIZE)
             self._silent_until = time.monotonic() + _RETRY_AFTER

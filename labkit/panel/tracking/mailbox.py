@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 _KEPT = 4000  # messages, while the kernel does not ask; the oldest are dropped
 _WAIT = 2.0  # seconds that the actor waits for a message before it answers that there is none
-_PAUSE = 0.05  # seconds between two questions of the kernel
+_PAUSE = 0.2  # seconds between two questions of the kernel
 _PATIENCE = 30.0  # seconds for the actor to start and to answer
 _END = b"null"  # a message of the kernel to itself: all before it has been passed on
 _PROCESS = os.getpid()  # Ray cannot be used in a fork of it, such as a data loader's process
