@@ -67,9 +67,8 @@ def test_an_actor_that_is_lost_is_replaced(box, heard, monkeypatch):
 def test_an_answer_that_is_late_is_not_lost(monkeypatch, lab, heard):
     monkeypatch.setattr(mailbox, "_PATIENCE", 0.3)  # less than an empty actor takes to answer
     with contextlib.closing(Mailbox(heard.append, "late")) as box:
-        sender = Sender(box.address)
         for n in range(5):
-            sender.send({"n": n})
+            ray.get(box._actor.put.remote([b'{"n": %d}' % n]))
             until(lambda n=n: {"n": n} in heard)
 
 
