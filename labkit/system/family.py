@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import shutil
 import stat
 import sys
 from dataclasses import dataclass
@@ -154,13 +155,16 @@ def end(
         return []
     daemons = [one for one in found if one.is_origin and one.pid != os.getpid()]
     names = [f"{one.role} (process {one.pid})" for one in daemons]
-    last = {one.session: one.process for one in daemons}
+    last, members = {one.session: one.process for one in daemons}, {one.process for one in found}
+    folders = process_info.listening_folders(members)
     process_info.terminate([*last.values()], grace=grace)
-    members = {one.process for one in found}
     for patience in (grace / 3, 0):
         # With what was started meanwhile. What is no longer found, since its parent has ended, stays in.
         members |= {one.process for one in running(home, group, node, lab=lab)}
+        folders |= process_info.listening_folders(members)
         process_info.terminate([*members], grace=patience)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
     return names
 
 

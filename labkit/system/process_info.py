@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,18 @@ def program_name(process: psutil.Process) -> str:
             return module.rpartition(".")[2] if module.startswith("labkit.") else module
         return next((Path(part).stem for part in command if not part.startswith("-")), process.name())
     return "gone"
+
+
+def listening_folders(processes: Iterable[psutil.Process]) -> set[Path]:
+    """The temporary folders of Python's `multiprocessing` in which processes listen.
+
+    Ray's dashboard has some. Python removes a folder when its process exits, and not when it is terminated.
+    """
+    found: set[Path] = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found |= {Path(one.laddr or ".").parent for one in process.net_connections("unix")}
+    return {folder for folder in found if folder.name.startswith("pymp-")}
 
 
 def terminate(processes: list[psutil.Process], *, grace: float) -> None:

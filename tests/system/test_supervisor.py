@@ -171,6 +171,25 @@ def test_stop_ends_all_of_a_group_and_nothing_else(home, start, tmp_path, script
         other.wait()
 
 
+LISTENS = """
+import time
+from multiprocessing import connection
+one = connection.Listener(family="AF_UNIX")
+print(one.address, flush=True)
+time.sleep(900)
+"""
+
+
+def test_the_temporary_folder_of_a_terminated_process_goes_with_it(start, home, tmp_path):
+    """Ray's dashboard starts processes by `multiprocessing`, which cleans up only where a process exits."""
+    start([sys.executable, "-c", LISTENS], env={**os.environ, "TMPDIR": "/tmp"})
+    until(lambda: (tmp_path / "log").read_text())
+    folder = Path((tmp_path / "log").read_text().strip()).parent
+    assert folder.name.startswith("pymp-") and folder.exists()
+    supervision.stop(home, "one")
+    assert not folder.exists()
+
+
 def test_a_process_of_another_lab_is_not_ours(home, start, tmp_path):
     (tmp_path / "other").mkdir()
     start(SLEEP)
