@@ -252,7 +252,7 @@ assert 1 <= fault.repeated <= 10 and restarted.return_value["first"] in (10, 20)
 # %% [markdown]
 # ### Exercise 08-1 ★★★ · Resume to the same weights
 # A loop trains with momentum, a learning-rate schedule and dropout, which draws random numbers in each step. Write three functions for it; `step` is the number of steps that are done. `save_state` writes everything that changes into `state.pt` in `folder`, and `load_state` reads it and returns the step.
-# `before_step` is called before each step, and makes the random numbers of that step depend only on the step and the rank, and differ for each pair of them. The check lets two workers fail after five steps, and compares the resumed run with an undisturbed one.
+# `before_step` is called before each step, and makes the random numbers of that step depend only on the step and the rank: no other step and no other rank may draw the same ones. The check lets two workers fail after five steps, and compares the resumed run with an undisturbed one.
 
 
 # %%
@@ -302,7 +302,7 @@ def load_state(model, optimizer, scheduler, folder):
 
 
 def before_step(step, rank):
-    torch.manual_seed(1000 * step + rank)
+    torch.manual_seed(100_000 * step + rank)  # room for 100,000 ranks
 
 
 # %%
@@ -370,7 +370,7 @@ assert 1.2 < (save_takes / best / 2 + best / failure_every) / (2 * save_takes / 
 
 # %% [markdown]
 # The curve is a flat U. At its lowest point, after about 13 minutes, saving and repeating cost equally much, and together about 7 % of the time. If your interval is twice the best one, you lose only a quarter more, so a rough estimate of *s* and *m* is good enough. At both ends the
-# simulation loses less than the formula says. With a very short interval, the saves themselves take so long that fewer of them fit into an hour. In a very long interval, most failures come in its first half, so on average they cost less than half of it.
+# simulation loses less than the formula says. With a very short interval, the formula counts more saves than an hour has room for. In a very long interval, most failures come in its first half, so on average they cost less than half of it.
 #
 # ### Exercise 08-4 ★ · Your interval
 # Write the function that returns the best interval in *steps*, rounded to a whole number, and at least 1. A machine fails every `machine_hours` hours on average, and the run uses `machines` of them. What counts is how often *any* of them fails.
@@ -423,9 +423,10 @@ assert fault.standstill > 2
 # %% [markdown]
 # Ray did nothing. Rank 1 was frozen, but its process existed, so Ray considered it alive. If a rank never wakes up, Ray gives up on it after `RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S`, by default ten minutes.
 #
-# If no rank makes a step for a while, the panel collects every rank's stack and shows which ranks are waiting, and where: here rank 0 waited in `backward()`, and rank 1 was the odd one out. That was in the panel while the run stalled. The summary leaves it out, because
-# the run went on. By default the panel does so after 30 seconds; here `hang_after` is one. Outside the lab,
-# `py-spy dump --pid …` prints the same stacks, as in lesson 03b. Compare the ranks, and look at the one that is *not* waiting.
+# If no rank makes a step for a while, the panel collects every rank's stack and shows which ranks are waiting, and where: here rank 0 waited in `backward()`, and rank 1 didn't wait at all. By default the panel does so after 30 seconds; here `hang_after` is one. (The summary
+# leaves it out, because the run went on.)
+#
+# Outside the lab, `py-spy dump --pid …` prints the same stacks, as in lesson 03b. Compare the ranks: the one to look at isn't waiting, or it waits in a different call than the others.
 #
 # ### Exercise 08-2 ★★ · A save that hangs
 # A loop calls this function after each step, with the loss of the rank's own rows, and saves when it returns True. Sooner or later the run hangs. These are the stacks of its ranks, with the innermost call on top:
@@ -472,7 +473,7 @@ check("08-2", good_enough)
 
 # %% [markdown]
 # ## A machine that says goodbye
-# A crash comes without warning, but the loss of a machine is often announced. Cheap spot machines, for example, are taken back with a notice of a minute or two. This is a **preemption**. Ray passes the notice on to the workers, and then `ray.train.get_preemption_info()` stops returning
+# A crash comes without warning, but the loss of a machine is often announced. Cheap *spot* machines, for example, which a cloud rents out only while it has no better use for them, are taken back with a notice of a minute or two. This is a **preemption**. Ray passes the notice on to the workers, and then `ray.train.get_preemption_info()` stops returning
 # None. So you save only once it matters:
 
 
@@ -486,7 +487,8 @@ def on_notice(step):
 #
 # And where does the run continue? Our two nodes have two CPUs each. With two workers, the remaining node would be enough, but a run with four workers would have to wait for a new machine. **Elastic training** solves that. `num_workers=(1, 4)` lets Ray start as many workers as there is room for, at least one and at most four.
 #
-# `faults.drain_node` announces that a node goes away, as the command `ray drain-node` does. The notice for `node-2` comes at step 5, and two seconds later the node is gone. Until then the run keeps training, and a step takes a little more than 0.1 seconds.
+# `faults.drain_node` announces that a node goes away, as the command `ray drain-node` does. The notice for `node-2` comes at step 5, and two seconds later the node is gone. Until then the run keeps training, and a step takes a little more than 0.1 seconds. Afterwards that node is
+# gone, so the cell works once: to run it again, call `lab.add_node(cpus=2)`, and put the new node's name into it.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** How many steps would a run *without any checkpoint* have to train twice?
@@ -514,15 +516,14 @@ fault
 # **"The lab has started no such node" in the cell with `drain_node`.** It ran before, and that node is gone. Call `lab.add_node(cpus=2)`, wait 20 seconds, and put the name of the new node into the cell.
 
 # %% [markdown]
-# *Noticed after* is long in this card, because it ends when the old workers were replaced. Ray had passed on the notice long before, and the run saved because of it.
+# *Noticed after* is long in this card, because it ends when the old workers were replaced. Ray had passed on the notice long before, and the run saved because of it. Why the run stalled for so long comes in the next section.
 #
-# The old workers got as far as step `reached`, and the new ones started with the last checkpoint. From these two numbers you can also compute what other policies would have cost. `every 10 steps` loses the steps since the last save *before* step `reached`, so 1 to 10: a save that
-# is under way when the machine goes doesn't count.
+# The old workers got as far as step `reached`, and the new ones started with the last checkpoint. From these two numbers you can also compute what other policies would have cost: `every 10 steps` loses the steps since its last save.
 
 # %%
 twice = {
     "no checkpoints": reached,
-    "every 10 steps": (reached - 1) % 10 + 1,
+    "every 10 steps": reached % 10,
     "on notice": repeated,
 }
 with pyplot.rc_context(figure_style()):
@@ -541,7 +542,8 @@ assert 8 <= reached <= 30, (fault, reached)
 assert repeated <= 10 and len(warned.best_checkpoints) >= 1
 
 # %% [markdown]
-# With `on_notice` the run saved after every fifth step once the notice had come, so it loses at most a few. Without a notice it would have saved nothing at all. Some machines die without one, so a real run combines `on_notice` with an interval.
+# With `on_notice` the run saved after every fifth step once the notice had come, so it loses a few steps at most; with `every 10 steps` it's up to nine, and as few as here only if the machine happens to go soon after a save. And `on_notice` paid for no save before the
+# notice. Without a notice it would have saved nothing at all. Some machines die without one, so a real run combines `on_notice` with an interval.
 #
 # You didn't set `max_failures` this time, and the run still survived. Ray counts announced losses separately, and by default it allows any number of them: `FailureConfig(max_preemption_failures=-1)`. This part of Ray is *alpha*, so it may change.
 
@@ -607,7 +609,7 @@ check("08-3", save_model)
 # - To resume in the middle of an epoch, compute the rows of a step from its number.
 # - The best interval between two saves is √(2 · time of a save · time between failures). The curve around it is flat.
 # - A preemption is announced, so you can save just in time. Ray counts preemptions in a budget of their own.
-# - When a run hangs, compare the stacks of all ranks: the odd one out is the one to look at.
+# - When a run hangs, compare the stacks of all ranks. Look at the one that doesn't wait, or waits in a different call.
 # - Every rank must reach `backward`, `report` and `get_preemption_info` equally often.
 # - In an elastic run, divide the *global* batch, and never rely on a rank other than 0.
 #

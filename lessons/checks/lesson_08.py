@@ -1,5 +1,6 @@
 """Lesson 08: a complete checkpoint, a save that hangs, a rank that is gone, how often to save."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ _LOSSES = ((0.9, 0.8), (0.4, 0.8), (0.2, 0.7), (0.1, 0.3))  # of rank 0 and rank
     "Save and load three `state_dict()`s and the step. For the random numbers do what `batches` does for the rows: "
     "compute them from the step.",
     '`optimizer.load_state_dict(state["optimizer"])`, the same for model and scheduler; `return state["step"]`; '
-    "`torch.manual_seed(1000 * step + rank)`.",
+    "`torch.manual_seed(100_000 * step + rank)`.",
     seconds=90,
     stuck="a rank waits for the others",
 )
@@ -33,6 +34,7 @@ def _complete(save_state: Any, load_state: Any, before_step: Any) -> None:
     near = {_NOTHING: "load_state returns nothing, and the number of steps that are done is expected"}
     whole, resumed = returned(_fails_and_resumes, config, name=name, max_failures=1, remarks=near)
     _random_numbers(whole["draws"])
+    _all_seeds(before_step)
     near = {
         _FAILS_AFTER + 1: "that leaves out a step: `step` is the number of steps that are done",
         0: "that starts from scratch, and there is a checkpoint",
@@ -67,6 +69,22 @@ def _random_numbers(draws: list[list[float]]) -> None:
                 f"step {first[other]} on rank 0 draws the numbers of step {step} on rank 1: "
                 "no two seeds may be equal"
             )
+
+
+def _all_seeds(before_step: Any) -> None:
+    """What 16 ranks draw in 40 steps, in this process: two ranks and nine steps show few collisions."""
+    import torch
+
+    drawn: dict[tuple, tuple[int, int]] = {}
+    with torch.random.fork_rng(devices=[]):
+        for step, rank in itertools.product(range(40), range(16)):
+            result_of(before_step, step, rank, what=f"before_step({step}, {rank})")
+            other = drawn.setdefault(tuple(torch.rand(4).tolist()), (step, rank))
+            if other != (step, rank):
+                raise Wrong(
+                    f"step {step} on rank {rank} draws the numbers of step {other[0]} on rank {other[1]}: "
+                    "no two seeds may be equal, also with more ranks than two"
+                )
 
 
 @LESSON.exercise(
@@ -133,6 +151,7 @@ def _present(save_model: Any) -> None:
 def _interval(best_interval: Any) -> None:
     seconds = "divide by step_seconds"
     one = {
+        1040: "that is rounded up, and not to the nearest whole number",
         10392: "that is for one machine",
         103923: "with more machines, failures come more often: divide by their number",
         735: "under the root there is a factor of 2",
@@ -142,6 +161,7 @@ def _interval(best_interval: Any) -> None:
     for arguments, right, mistakes in (
         ((2.0, 60.0, 1000.0, 100), 1039, one),
         ((0.5, 10.0, 500.0, 1), 12000, {6000: seconds}),
+        ((3.0, 20.0, 100.0, 5), 566, {565: "that is cut off, and not rounded"}),
         ((30.0, 0.01, 10.0, 1000), 1, {0: "there is at least one step between two checkpoints"}),
     ):
         what = f"best_interval{arguments}"

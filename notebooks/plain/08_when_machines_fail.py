@@ -6,6 +6,7 @@ Prints at which step the second attempt began, in about 45 s on two cores.
 import os
 import signal
 import tempfile
+import time
 
 import ray.train
 import torch
@@ -31,12 +32,13 @@ def save(model, optimizer, step):
 def train_loop(config):
     context = ray.train.get_context()
     model = prepare_model(torch.nn.Linear(8, 1))
+    plain = getattr(model, "module", model)  # a single worker's model has no wrapper
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     first, checkpoint = 0, ray.train.get_checkpoint()
     if checkpoint:
         with checkpoint.as_directory() as folder:
             state = torch.load(f"{folder}/state.pt", weights_only=True)
-        model.module.load_state_dict(state["model"])
+        plain.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first = state["step"]
     rank, workers = context.get_world_rank(), context.get_world_size()
@@ -46,8 +48,9 @@ def train_loop(config):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        time.sleep(0.1)  # a larger model; a checkpoint that was saved right before the kill may not count
         if (step + 1) % 10 == 0:
-            save(model.module, optimizer, step + 1)
+            save(plain, optimizer, step + 1)
         if (step, first, rank) == (25, 0, 1):
             os.kill(os.getpid(), signal.SIGKILL)
     return {"first": first}

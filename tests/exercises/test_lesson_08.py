@@ -1,5 +1,7 @@
 """The exercises of lesson 08: what is said of a mistake. They run on a cluster."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -20,13 +22,14 @@ CHANGED = {
         ({'    optimizer.load_state_dict(state["optimizer"])\n': ""}, "has no momentum"),
         ({'    scheduler.load_state_dict(state["scheduler"])\n': ""}, "0.045 instead of 0.0266"),
         ({'    model.load_state_dict(state["model"])\n': ""}, "were they loaded?"),
-        ({"torch.manual_seed(1000 * step + rank)": "return step"}, "depend on more than the step"),
-        ({"1000 * step + rank": "step + rank"}, "step 1 on rank 0 draws the numbers of step 0 on rank 1"),
-        ({"1000 * step + rank": "2 * step + rank"}, "solved"),
+        ({"torch.manual_seed(100_000 * step + rank)": "return step"}, "depend on more than the step"),
+        ({"100_000 * step + rank": "step + rank"}, "step 1 on rank 0 draws the numbers of step 0 on rank 1"),
+        ({"100_000 * step + rank": "2 * step + rank"}, "also with more ranks than two"),
+        ({"100_000 * step + rank": 'int(f"{step}{rank}")'}, "also with more ranks than two"),
         ({'    return state["step"]\n': ""}, "load_state returns nothing"),
-        ({"torch.manual_seed(1000 * step + rank)": "pass"}, "before_step does nothing yet"),
-        ({"1000 * step + rank": "step"}, "use the rank"),
-        ({"1000 * step + rank": "rank"}, "use the step"),
+        ({"torch.manual_seed(100_000 * step + rank)": "pass"}, "before_step does nothing yet"),
+        ({"100_000 * step + rank": "step"}, "use the rank"),
+        ({"100_000 * step + rank": "rank"}, "use the step"),
     ],
     "08-2": [
         ({}, "solved"),
@@ -71,6 +74,8 @@ SAID = {
         (lambda a, b, c, n: round((b * c * 3600 / n) ** 0.5 / a), "a factor of 2"),
         (lambda a, b, c, n: round((2 * b * c * 3600 / n) ** 0.5), "step_seconds"),
         (lambda a, b, c, n: round((2 * b * c * 3600 / n) ** 0.5 / a), "at least one step"),
+        (lambda a, b, c, n: math.ceil((2 * b * c * 3600 / n) ** 0.5 / a), "rounded up"),
+        (lambda a, b, c, n: max(1, int((2 * b * c * 3600 / n) ** 0.5 / a)), "cut off, and not rounded"),
         (lambda a, b, c, n: float(best_interval(a, b, c, n)), "an int is expected"),
         (lambda a, b, c, n: round((2 * b * c / n) ** 0.5 / a), "machine_hours is in hours"),
     ],
