@@ -442,7 +442,7 @@ def rungs(d: Drawing) -> None:
     be 729; here it is 81.
     """
     left, unit = 90, 23
-    ends = [1, 3, 1, 1, 9, 1, 1, 1, 3, 1, 27, 1, 1, 3, 1, 1, 1, 3, 1, 9, 1, 1, 3, 1, 1, 3, 1]
+    ends = [3, 1, 1, 1, 9, 1, 1, 1, 3, 1, 27, 1, 1, 3, 1, 1, 1, 3, 1, 9, 1, 1, 3, 1, 1, 3, 1]
     for number, end in enumerate(ends):
         kind = {1: "stop", 27: "data"}.get(end, "process")
         d.box(left, 44 + 10 * number, unit * end - 3, 7, kind=kind)
