@@ -542,7 +542,7 @@ assert 8 <= reached <= 30, (fault, reached)
 assert repeated <= 10 and len(warned.best_checkpoints) >= 1
 
 # %% [markdown]
-# With `on_notice` the run saved after every fifth step once the notice had come, so it loses a few steps at most; with `every 10 steps` it's up to nine, and as few as here only if the machine happens to go soon after a save. And `on_notice` paid for no save before the
+# With `on_notice` the run saved after every fifth step once the notice had come, so it loses a few steps at most; with `every 10 steps` it's up to nine, or fewer if the machine happens to go soon after a save. And `on_notice` paid for no save before the
 # notice. Without a notice it would have saved nothing at all. Some machines die without one, so a real run combines `on_notice` with an interval.
 #
 # You didn't set `max_failures` this time, and the run still survived. Ray counts announced losses separately, and by default it allows any number of them: `FailureConfig(max_preemption_failures=-1)`. This part of Ray is *alpha*, so it may change.

@@ -113,12 +113,12 @@ def _is_as_asked(tuner: Any, folder: str) -> None:
     if not isinstance(tuner, tune.Tuner):
         return  # `run_tuner` says so
     plan = TunerPlan.from_tuner(tuner)
-    place = Path(plan.run.storage_path)
+    place, space = Path(plan.run.storage_path), dict(plan.space)
     if Path(folder) not in (place, *place.parents):
         raise Wrong(f"its results go to {place}, and not below `folder`: what does RunConfig need?")
-    if dict(plan.space).get("steps") != 9:
-        raise Wrong(f"its trials get {dict(plan.space).get('steps')} as 'steps', and nine are asked for")
-    _drawn_from_each_power_of_ten(dict(plan.space).get("lr"))
+    if space.get("steps") != 9:
+        raise Wrong(f"its trials get {space.get('steps')} as 'steps', and nine are asked for")
+    _drawn_from_each_power_of_ten(space.get("lr"))
     scheduler = plan.options.scheduler
     if scheduler is None:
         raise Wrong("no trial would be stopped early: is there a scheduler?")

@@ -88,8 +88,8 @@ class Mailbox:
                 asked = asked or self._actor.take.remote(_WAIT)
                 messages = ray.get(asked, timeout=_PATIENCE)
             except Exception as error:  # it starts, or its process was killed and starts again
-                late = isinstance(error, ray.exceptions.GetTimeoutError)
-                asked = asked if late else None  # a late answer brings what the actor no longer has
+                if not isinstance(error, ray.exceptions.GetTimeoutError):
+                    asked = None  # but a late answer is waited for: it has what the actor no longer has
                 if self._closing.wait(1.0):
                     return
                 continue
