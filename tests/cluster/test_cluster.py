@@ -527,6 +527,7 @@ deadline = time.monotonic() + 50
 while ray.is_initialized() and time.monotonic() < deadline:
     time.sleep(0.2)
 assert not ray.is_initialized()  # it has noticed by itself
+cluster.start().stop()
 """
 
 

@@ -8,6 +8,7 @@ from labkit.exercises.answers import (
     NotAttempted,
     Wrong,
     array_of,
+    close_to,
     is_blank,
     number,
     require_no_dots,
@@ -87,3 +88,12 @@ def test_result_of():
     assert "SystemExit" in wrong(result_of, lambda: exit(1))
     with pytest.raises(NotAttempted):
         result_of(lambda x: [x, ...], 1)
+
+
+def test_close_to():
+    close_to(torch.tensor(0.5), 0.51, rel=0.05)
+    close_to(1e-12, 0)
+    mistakes = {64: "that is what ONE worker sees"}
+    assert wrong(close_to, 64, 128, mistakes=mistakes) == "your answer is 64: that is what ONE worker sees"
+    text = wrong(close_to, 100, 128, mistakes=mistakes)
+    assert "100" in text and "128" not in text  # what was found, not the solution

@@ -282,8 +282,7 @@ def test_functions_get_the_record_while_it_grows_and_so_does_its_file(settings, 
             panel.report({"epoch": epoch, "loss": 1.0 - epoch / 2})
             until(lambda wanted=epoch + 1: got and len(got[-1].history) == wanted)
             assert got[-1].state == "running"
-        until(
-            lambda: len(records.find(settings.home)[0].history) == 2
-        )  # as a kernel that is killed leaves it
+        # What a kernel leaves that is killed now.
+        until(lambda: len(records.find(settings.home)[0].history) == 2)
     assert (got[-1].state, got[-1].metrics) == ("finished", {"loss": 0.5})
     assert got[-1] == records.read(got[-1].folder)

@@ -21,7 +21,7 @@ from labkit.runs import record as records
 from labkit.spark import panel as spark_panel
 from labkit.spark.panel import SparkPanel
 from labkit.system import family
-from labs import until
+from labs import interrupt_when, until
 
 
 @pytest.fixture(scope="module")
@@ -264,11 +264,7 @@ def test_interrupted(local, lab):
     def wait():
         time.sleep(900)
 
-    def interrupt():
-        until(lambda: len(panel.state.workers) == 2)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt, daemon=True).start()
+    interrupt_when(lambda: len(panel.state.workers) == 2)
     with pytest.raises(RunStopped), panel.watch(local):
         local.run(wait)
     assert panel.state.status == "stopped"

@@ -288,6 +288,8 @@ def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel, mo
         panel.fit(trainer)
     assert idle(lab)
     until(lambda: {group["state"] for group in placement_group_table().values()} == {"REMOVED"})
+    panel.fit(trainer_of(home))
+    assert panel.state.status == "finished"
 
 
 def test_what_cannot_work_is_refused_before_anything_starts(lab, home, panel):
@@ -341,6 +343,7 @@ class HealthCheckFailed(Exception):
         self.health_check_failure = ray.exceptions.RayActorError(error_msg=message)
 
 
+DEAD = HealthCheckFailed("The actor is dead because its worker process has died.")
 LOST = HealthCheckFailed("The actor died unexpectedly because its node has died.")
 OF_RAY = {"__module__": "ray.train.v2._internal.exceptions"}
 HUNG = type("WorkerHealthCheckTimeoutError", (Exception,), OF_RAY)(
@@ -352,6 +355,7 @@ GLOO = RuntimeError("Traceback (most recent call last):\n  …\nRuntimeError: Co
 @pytest.mark.parametrize(
     "exceptions, rank, text",
     [
+        ({0: GLOO, 1: DEAD}, 1, "rank 1 is gone: killed, or out of memory"),
         ({0: GLOO, 2: LOST}, 2, "rank 2 is gone: its node was lost"),
         ({1: HUNG}, 1, "rank 1 failed: A worker health check has been hanging for 5 s."),
         ({0: GLOO, 1: GLOO}, 0, f"RuntimeError: {GLOO}"),

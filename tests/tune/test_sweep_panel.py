@@ -97,9 +97,8 @@ def test_the_others_go_on_where_some_fail(sweep):
 def test_a_sweep_of_which_nothing_is_left_and_a_metric_that_is_never_reported(sweep):
     with pytest.raises(RunFailed, match="every one of its 2 trials failed.*this one is bad"):
         sweep(climb, {"x": tune.grid_search(["raises", "raises"])})
-    assert (
-        sweep.panel.state.status == "failed" and len(sweep.results) == 2
-    )  # the reader has them all the same
+    # The reader has the results all the same.
+    assert sweep.panel.state.status == "failed" and len(sweep.results) == 2
     with pytest.raises(LabError, match="'skore'") as refused:
         sweep(climb, {"x": tune.grid_search([1, 2])}, metric="skore")
     assert "they report 'score'" in refused.value.fact
