@@ -86,6 +86,7 @@ class SweepCallback(tune.Callback):
             self._next_look = time.monotonic() + _LOOK_EVERY
             waits = self._waits()
             with self.panel.update() as state:
+                self._look_for_ends(state)
                 for trial in sorted(self._trials, key=trials.place_of):
                     self._look(state, trial)
                 state.waits = waits
@@ -99,6 +100,8 @@ class SweepCallback(tune.Callback):
                 before, known.config = known.config, self._shown_config(trial)
                 known.changes += before != known.config
             self._take(state, trial, result)
+            if known.status != "running":  # it begins, perhaps in the place of others
+                self._look_for_ends(state)
             state.set_status(trial.trial_id, "running")
 
     @_if_open
@@ -145,6 +148,13 @@ class SweepCallback(tune.Callback):
             seconds=result.get("time_total_s", 0.0),
             time=trials.number(result.get(plan.time)) if plan.rungs else None,
         )
+
+    def _look_for_ends(self, state: SweepRun) -> None:
+        """Look at those that ran at the last look: else one that begins seems to run beside them."""
+        for trial in self._trials:
+            known = state.trials.get(trial.trial_id)
+            if known is not None and known.status == "running":
+                self._look(state, trial)
 
     def _look(self, state: SweepRun, trial: Any) -> None:
         known, status = self._known(state, trial), trials.STATUS.get(trial.status, "waiting")

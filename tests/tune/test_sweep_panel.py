@@ -63,8 +63,9 @@ def sweep(lab, home):
 
 def test_a_grid_of_four_twice(sweep, home, capfd):
     grid = {"x": tune.grid_search([1, 3]), "y": tune.grid_search([10, 20]), "z": tune.uniform(0, 1)}
-    assert len(sweep(climb, grid, num_samples=2)) == 8
+    assert len(sweep(climb, grid, num_samples=2, max_concurrent_trials=2)) == 8
     state = sweep.panel.state
+    assert 1 <= state.at_once <= 2
     assert (state.total, len(state.trials), state.best.value) == (8, 8, 9)
     assert (state.status, dict(state.counts())) == ("finished", {"finished": 8})
     assert len({t.config["z"] for t in state.trials.values()}) == 8
