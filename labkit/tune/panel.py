@@ -150,7 +150,7 @@ class SweepCallback(tune.Callback):
         )
 
     def _look_for_ends(self, state: SweepRun) -> None:
-        """Look at those that ran at the last look: else one that begins seems to run beside them."""
+        """Look at those that ran at the last look: else one that begins seems to run while they do."""
         for trial in self._trials:
             known = state.trials.get(trial.trial_id)
             if known is not None and known.status == "running":
