@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -161,8 +162,9 @@ def test_a_forked_worker_is_as_a_new_python_with_the_imports_done(server, run, t
     assert about["group"] == about["pid"]
     assert about["nice"] == os.nice(0) + 3
     assert about["oom"] == 1000  # Linux ends workers before the raylet
-    # Its client's connection, and nothing of the other worker's.
-    assert [link.partition(":")[0] for link in about["files"] if "pipe" not in link] == ["socket"]
+    # Its client's connection, and nothing of the other worker's. A new libffi keeps its own file open.
+    others = [link for link in about["files"] if not re.search("pipe|/libffi", link)]
+    assert [link.partition(":")[0] for link in others] == ["socket"]
     assert server.log.count("could not import no_such_module") == 1
 
 
@@ -277,7 +279,7 @@ def test_nothing_is_forked_while_a_thread_runs(start, run, tmp_path, monkeypatch
     module(tmp_path, monkeypatch, "threaded", code)
     node = start("threaded").serve().wait_for("ready")
     assert told(run(node, TELL))["parent"] == os.getpid()
-    assert "refused: these threads run: python" in node.log
+    assert re.search(r"refused: these threads run: (python|Thread-1)", node.log)  # Python 3.14 tells names
 
 
 def test_what_draws_ids_when_idle_ends_the_service_and_no_worker(start, run, tmp_path, monkeypatch):
