@@ -1,17 +1,18 @@
 """The scripts in notebooks/plain: what a lesson does, without the lab, on two cores and in short time."""
 
 import ast
+import contextlib
 import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from labkit.system import java
+from labs import until
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks" / "plain"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
@@ -36,10 +37,9 @@ def test_runs_and_leaves_nothing(script, tmp_path):
     environment |= {"PLAIN_TEST": mark, "RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": "/tmp", "HOME": mark}
     environment["JAVA_HOME"] = str(java.home(tmp_path / "java"))
     cores = sorted(os.sched_getaffinity(0))[:2]
-    command = [sys.executable, "-W", "ignore", script]
     try:
         ran = subprocess.run(
-            command,
+            [sys.executable, "-W", "ignore", script],
             cwd=tmp_path,
             env=environment,
             capture_output=True,
@@ -49,10 +49,9 @@ def test_runs_and_leaves_nothing(script, tmp_path):
         )
         assert ran.returncode == 0, ran.stderr[-3000:]
         assert ran.stdout.strip(), "it prints what came out"
-        deadline = time.monotonic() + 120
-        while (left := _processes(mark)) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert left == []
+        with contextlib.suppress(AssertionError):  # the next line says which ones are left
+            until(lambda: not _processes(mark), 120)
+        assert _processes(mark) == []
     finally:
         for process in _processes(mark):
             process.kill()
@@ -61,9 +60,7 @@ def test_runs_and_leaves_nothing(script, tmp_path):
 def _processes(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
-        try:
+        with contextlib.suppress(psutil.Error):
             if process.environ().get("PLAIN_TEST") == mark and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except psutil.Error:
-            continue
     return found

@@ -86,9 +86,7 @@ class SweepCallback(tune.Callback):
             self._next_look = time.monotonic() + _LOOK_EVERY
             waits = self._waits()
             with self.panel.update() as state:
-                self._look_for_ends(state)
-                for trial in sorted(self._trials, key=trials.place_of):
-                    self._look(state, trial)
+                self._look_at_all(state)
                 state.waits = waits
 
     @_if_open
@@ -101,7 +99,7 @@ class SweepCallback(tune.Callback):
                 known.changes += before != known.config
             self._take(state, trial, result)
             if known.status != "running":  # it begins, perhaps in the place of others
-                self._look_for_ends(state)
+                self._look_at_all(state)
             state.set_status(trial.trial_id, "running")
 
     @_if_open
@@ -149,12 +147,11 @@ class SweepCallback(tune.Callback):
             time=trials.number(result.get(plan.time)) if plan.rungs else None,
         )
 
-    def _look_for_ends(self, state: SweepRun) -> None:
-        """Look at those that ran at the last look: else one that begins seems to run while they do."""
-        for trial in self._trials:
-            known = state.trials.get(trial.trial_id)
-            if known is not None and known.status == "running":
-                self._look(state, trial)
+    def _look_at_all(self, state: SweepRun) -> None:
+        """Look at those first that ran at the last look: else one that begins seems to run while they do."""
+        ran = {id for id, known in state.trials.items() if known.status == "running"}
+        for trial in sorted(self._trials, key=lambda one: (one.trial_id not in ran, trials.place_of(one))):
+            self._look(state, trial)
 
     def _look(self, state: SweepRun, trial: Any) -> None:
         known, status = self._known(state, trial), trials.STATUS.get(trial.status, "waiting")
