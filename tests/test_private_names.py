@@ -94,6 +94,7 @@ TEXTS = {
     "core/src/ray/gcs/gcs_server": nodes._PORT_TAKEN[0],
     "_private/services.py": nodes._PORT_TAKEN[1],
     "dashboard/http_server_head.py": nodes._PORT_TAKEN[2],
+    "_private/parameter.py": nodes._PORT_TAKEN[3],
     "_private/workers/setup_worker.py": "exec_worker",
     "data/_internal/logging.py": "RAY_DATA_LOG_LEVEL",
 }

@@ -30,8 +30,14 @@ START_TIMEOUT = 180  # seconds for one `ray start`; a cold disk needs 40, a mach
 _TOO_BUSY = "timed out during startup"
 _ATTEMPTS = 3  # each reads more of what the next one needs from the disk
 # `ray start` takes a second or two until it binds ports that were free before, and another program may be
-# quicker: the head's port, the dashboard's, and that again after `ray start` tried it.
-_PORT_TAKEN = ("Failed to start the grpc server", "Failed to bind to", "Failed to find a valid port")
+# quicker: the head's port, the dashboard's, and that again after `ray start` tried it. Or two free ports that
+# were drawn for one node are the same.
+_PORT_TAKEN = (
+    "Failed to start the grpc server",
+    "Failed to bind to",
+    "Failed to find a valid port",
+    "is not used by multiple components",
+)
 _NO_DASHBOARD = "Failed to start the dashboard"  # after it come lines of its log, which end anywhere
 # Tasks run on without the others: dashboard, monitors, the server of Ray's clients.
 _HEAD = ("gcs_server", "raylet")

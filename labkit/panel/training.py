@@ -214,7 +214,8 @@ class TrainingRun(Run):
     def time_breakdown(self, now: float | None = None) -> dict[str, float]:
         """Seconds of start, data, training, between epochs, restart and rest, by rank 0's clock.
 
-        *between epochs* is what a loop does outside its steps: evaluate, save, report, wait for the others.
+        *between epochs* is what a loop does outside its steps, after the last epoch, too: evaluate, save,
+        report, wait for the others.
         *restart* lasts from a failure to the first step of the replacements; without a failure it is missing.
         """
         total = self.elapsed(now)
@@ -290,6 +291,10 @@ class TrainingRun(Run):
         if event["rank"] == 0 and self._worker(event) is not None:
             epochs, steps = self.positions.base
             self.positions.saved.append((epochs + event["epoch"], steps + event["step"]))
+
+    def on_end(self, event: dict[str, Any]) -> None:
+        if event["rank"] == 0 and self._worker(event) is not None:
+            self._parts["between epochs"] += event["seconds"]
 
     def on_empty(self, event: dict[str, Any]) -> None:
         self.empty.add(event["rank"])

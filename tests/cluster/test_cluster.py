@@ -187,10 +187,14 @@ def test_a_node_is_added_used_and_removed(lab):
     assert len(lab.nodes) == 2
 
 
-def test_a_node_that_was_too_slow_is_started_again(lab, tmp_path, monkeypatch):
+ONE_PORT_TWICE = "please make sure the same port is not used by multiple components."
+
+
+@pytest.mark.parametrize("why", [nodes._TOO_BUSY, ONE_PORT_TWICE], ids=["slow", "port"])
+def test_a_node_that_was_too_slow_or_had_one_port_twice_is_started_again(lab, tmp_path, monkeypatch, why):
     marked = tmp_path / "first"  # on a busy machine Ray may give up on the second one as well
     fails = f"import pathlib; first = not pathlib.Path({str(marked)!r}).exists(); "
-    fails += f"pathlib.Path({str(marked)!r}).touch(); first and exit('node {nodes._TOO_BUSY}'); "
+    fails += f"pathlib.Path({str(marked)!r}).touch(); first and exit('node {why}'); "
     monkeypatch.setattr(nodes, "_PROGRAM", fails + nodes._PROGRAM)
     added = lab.add_node(cpus=1)
     assert marked.exists() and added in lab.nodes

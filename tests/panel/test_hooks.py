@@ -303,6 +303,23 @@ def test_waiting_is_that_of_training_passes_alone_and_begins_with_iter(tracker, 
     assert (epoch["waiting"], epoch["seconds"]) == (3 + 36, 3 + 36 + 5 * 5)
 
 
+def test_what_a_loop_does_after_each_epoch_is_counted_after_the_last_one_too(tracker, events, monkeypatch):
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(hooks, "perf_counter", lambda: clock.now)
+    hand = Hand()
+    with following(tracker):
+        for _ in range(3):
+            hand.epoch()
+            for batch in loader():
+                hand.step(batch)
+            clock.now += 7  # to evaluate
+            hooks.current().reporting({"loss": 1.0}, None)
+            clock.now += 2
+    first, *later = epochs_of(events)
+    assert first["between"] == 0 and [event["between"] for event in later] == [9, 9]
+    assert [event["seconds"] for event in events if event["kind"] == "end"] == [9]
+
+
 def test_the_live_loss_is_what_backward_is_called_on(tracker, events):
     def loop(hand, scaler):
         hand.epoch()

@@ -12,6 +12,7 @@ Events are JSON objects. All have ``kind`` and ``run``, and those of a worker ``
   of all its epochs; ``fed``: whether rows are known; ``memory`` and ``gpu_memory`` of its process in bytes.
 - saved: ``epoch`` and ``step``: epochs and steps of this process when it gave a checkpoint to Ray.
 - empty: this worker's loader had no batch.
+- end: of the loop, ``seconds`` after its last epoch.
 - report: ``metrics``; ``epoch`` if known; ends an epoch.
 - checkpoint: ``path``, ``bytes``, ``metrics``, ``status`` (committed, pending, validated, failed, timed out,
   deleted).

@@ -371,6 +371,8 @@ class Follower:
     def finish(self, *, well: bool) -> None:
         """The loop has returned, or has raised."""
         if self._on and well:
+            if self._epoch is None and self._epochs:  # it may have evaluated and saved after its last epoch
+                self._tracker.emit("end", seconds=perf_counter() - self._left)
             self.end_epoch()
         elif self._on and self._epoch is not None:
             self._send(self._epoch)
