@@ -44,6 +44,7 @@ _NOISE = re.compile(
     r"^(\[rank\d+\]|\[?[EWI]\d{4} |\*{5}|Setting OMP_NUM|node_rank is only|Started |Finished |\s*$)"
 )
 _PORT_TAKEN = re.compile(r"server socket has failed to (listen|bind).*(EADDRINUSE|already in use)", re.I)
+_LAUNCH_FAILED = "TorchDistributor failed during training"  # pyspark, when torchrun left no result
 _TRACEBACK = "Traceback (most recent call last):"
 # The lines of two ranks can mix: where another traceback begins, this one has no end.
 _OF_RANK = re.compile(rf"^{re.escape(_TRACEBACK)}\n(?:[ \t].*\n|\n)*(?!Traceback \()\S.*$", re.MULTILINE)
@@ -77,6 +78,7 @@ class SparkPanel(Panel):
         self._output: Output | None = None
         self._distributor: Any = None
         self._ranks_report = False  # whether a rank has a tracker, which sends what the rank prints
+        self._runs_file = False  # instead of a function
 
     def __reduce__(self) -> tuple:
         return RankTracker, self.where_to_report()
@@ -189,18 +191,21 @@ class SparkPanel(Panel):
         """
 
         def launch(what: Any, *args: Any, **kwargs: Any) -> Any:
+            self._runs_file = not callable(what)
             with self._output.captured():
                 return run(TrackedFunction(what, self) if callable(what) else what, *args, **kwargs)
 
         def followed(*args: Any, **kwargs: Any) -> Any:
             try:
                 result = launch(*args, **kwargs)
-            except Exception:
-                if not self._lost_port():
+            except Exception as error:
+                if not (why := self._why_again(error)):
                     raise
-            if self._lost_port():
+            else:
+                why = self._why_again(None)
+            if why:
                 with self.update() as state:
-                    state.note = "launched twice: another program had taken the port of torchrun"
+                    state.note = f"launched twice: {why}"
                 self._log_to(self._output.log.with_suffix(".again.log"))
                 result = launch(*args, **kwargs)
             if isinstance(result, dict):
@@ -212,8 +217,24 @@ class SparkPanel(Panel):
 
     def _lost_port(self) -> bool:
         """Whether torchrun has met no rank because its port was taken: before that, none can have begun."""
-        begun = self._ranks_report or self.state.prints or self._distributor.local_mode
-        return self._output.port_taken and not begun
+        return self._output.port_taken and not self._begun()
+
+    def _begun(self) -> bool:
+        """A file has no tracker, only prints; of a function, what mixed tracebacks leave over is no sign."""
+        printed = self._runs_file and self.state.prints
+        return bool(self._ranks_report or printed or self._distributor.local_mode)
+
+    def _why_again(self, error: Exception | None) -> str:
+        """Why this launch is repeated, if it is.
+
+        pyspark passes on what came from the executors up to 0.2 s after the failure: on a busy machine, not
+        even why torchrun failed.
+        """
+        if self._lost_port():
+            return "another program had taken the port of torchrun"
+        said = self._output.torchrun_failed or _TRACEBACK in self._output.text()
+        unheard = error is not None and _LAUNCH_FAILED in str(error) and not said
+        return "torchrun failed before a rank began, and why was not heard" * (unheard and not self._begun())
 
     def _notice_silence(self, over: threading.Event) -> None:
         """Say what is known while no rank has reported or printed anything: otherwise a hang has no words."""
@@ -247,6 +268,7 @@ class RankTracker(RemoteTracker):
         text = "".join(traceback.format_exception(kind, error, trace))
         self.emit("failure", text=text[-_TEXT_SENT:])
         sys.__excepthook__(kind, error, trace)
+        self._sender.flush()  # its thread may not have begun when the interpreter ends
 
 
 class _TorchrunFailed(RuntimeError):
@@ -308,10 +330,12 @@ class Output:
         if _PORT_TAKEN.search(line) and not self.port_taken:
             self.port_taken = True
             self._on_port_taken()
+        if _NOISE.match(line):
+            return  # of another torchrun, in the middle of a traceback
         before = self._in_traceback
         # The last line of a traceback is not indented.
-        self._in_traceback = line.startswith(_TRACEBACK) or (before and line[:1] in ("", " ", "\t"))
-        if not (self.torchrun_failed or before or self._in_traceback or _NOISE.match(line)):
+        self._in_traceback = line.startswith(_TRACEBACK) or (before and line[:1] in (" ", "\t"))
+        if not (self.torchrun_failed or before or self._in_traceback):
             self._on_line(line)
 
 
