@@ -41,6 +41,7 @@ from labkit.system import supervision
 
 _ROOT = Path(__file__).parents[1]
 _WITHIN = 5.0  # seconds from an interrupt to the end of the call
+_SENT = 0.05  # seconds that an interrupt takes to arrive in a kernel: a call may end meanwhile
 _SETTLED = 10.0  # seconds from there until Ray has ended what was used
 _CLIENT = "labkit/cluster/forkserver/client.py"  # as what Ray started its workers, which are forked
 _PATIENT = 300.0  # seconds for what isn't interrupted, on a busy machine
@@ -144,7 +145,8 @@ held = [f"thread {one.name}" for one in threading.enumerate() if not one.daemon]
 held += [f"port {one.laddr.port}" for one in psutil.Process().net_connections() if one.status == "LISTEN"]
 if "ray" in sys.modules and sys.modules["ray"].is_initialized():
     import ray
-    held += [f"{ray.available_resources().get('CPU', 0):g} of {lab.cpus:g} CPUs are free"]
+    free = ray.available_resources().get("CPU", 0)
+    held += [f"{free:g} of {lab.cpus:g} CPUs are free"] * (free != lab.cpus)
     held += [f"node {node.name}" for node in lab.nodes]
     groups = ray.util.placement_group_table().items()
     held += [f"placement group {number}" for number, group in groups if group["state"] != "REMOVED"]
@@ -201,7 +203,9 @@ class _Script:
             raise Broken("its process did not end by itself")
         if isinstance(self, _Notebook):
             supervision.stop(self.home)  # a kernel leaves it to the supervisor
-        left = set(_processes(self.home, self.pid))
+        until = time.monotonic() + _SETTLED  # for the supervisor, which notices that its user has ended
+        while (left := set(_processes(self.home, self.pid))) and time.monotonic() < until:
+            time.sleep(0.2)
         self._clear()
         if left:
             raise Broken(f"left by its process: {'; '.join(left)}")
@@ -340,7 +344,7 @@ def one(plan: Plan, reader: _Script) -> float:
         before = reader.idle if call.alone else reader.held()
         said, error, sent = reader.run(code, after)
         ended = float(reader.run("print(at)")[0])
-        if ended >= sent > 0:
+        if sent > 0 and ended >= sent + (_SENT if error is None else 0):
             break
         if error is not None:
             raise Broken(f"it fails undisturbed: {error}")

@@ -16,11 +16,12 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,9 +122,7 @@ class Session:
         with interrupts.stoppable("session.stop()", left="Spark has been stopped all the same"):
             self._running = False
             atexit.unregister(self.stop)
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Unable to cleanly shutdown", RuntimeWarning)
-                _within(_PATIENCE, self.spark.stop)
+            _stop(self.spark)
             _end(self.home, self.group)
 
     def __repr__(self) -> str:
@@ -172,12 +171,12 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         fix = "SparkSession.active().stop(), or use it: TorchDistributor uses the active session"
         raise LabError("start Spark", fact, fix)
     home, group = settings.make_home(), f"spark-{secrets.token_hex(4)}"
-    with interrupts.stoppable("the start of Spark", undo=lambda: _end(home, group)) as check:
+    with interrupts.stoppable("the start of Spark", undo=lambda: _give_up(home, group)) as check:
         # In this order: another kernel that starts meanwhile removes folders that no process uses.
         supervision.use(home, group, keep=_KEEP_SECONDS)
         _prepare(_folder(home, group), used=supervision.users(home).keys(), workers=workers)
         check()
-        started = Session(_start(master, home, group), home, group, slots)
+        started = Session(_start(master, home, group, check), home, group, slots)
         check()
         infos = started.spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
         if (found := len(infos) - 1) < workers:  # the driver is one of them
@@ -238,7 +237,7 @@ def _prepare(folder: Path, *, used: Collection[str], workers: int) -> None:
         raise LabError(f"prepare {folder} for Spark", str(error), fix) from error
 
 
-def _start(master: str, home: Path, group: str) -> "SparkSession":
+def _start(master: str, home: Path, group: str, check: Callable[[], None]) -> "SparkSession":
     """Start a JVM in a POSIX session of its own, and open a SparkSession in it.
 
     Raises:
@@ -266,9 +265,14 @@ def _start(master: str, home: Path, group: str) -> "SparkSession":
         "GLOO_SOCKET_IFNAME": LOOPBACK,
     }
     try:
-        with variables_set({n: str(v) for n, v in variables.items()}), log.open("ab") as output:
+        with (
+            variables_set({n: str(v) for n, v in variables.items()}),
+            log.open("ab") as output,
+            _own_sigint(),
+        ):
             how = {"start_new_session": True, "stdout": output, "stderr": subprocess.STDOUT}
             gateway = launch_gateway(popen_kwargs=how)
+            check()
             SparkContext._ensure_initialized(gateway=gateway)
             return SparkSession.builder.master(master).appName("labkit").getOrCreate()
     except (PySparkException, Py4JError, Py4JNetworkError) as error:
@@ -278,6 +282,35 @@ def _start(master: str, home: Path, group: str) -> "SparkSession":
         if named:
             fix += f", or unset JAVA_HOME ({named}): Spark 4 needs Java 17 or later, and the lab has one"
         raise LabError("start Spark's driver", fact.strip()[:300], fix) from error
+
+
+@contextlib.contextmanager
+def _own_sigint() -> Iterator[None]:
+    """Take back the handler that a SparkContext sets.
+
+    An interrupt mostly comes in the middle of a call of the JVM. There it can cancel no job, and py4j logs a
+    traceback.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with logs_held_back(logging.CRITICAL):  # an interrupt may come just after it was set
+            yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def _give_up(home: Path, group: str) -> None:
+    """Undo a start: the context, which listens in this process, too, and all else."""
+    if (context := active()) is not None:
+        _stop(context)
+    _end(home, group)
+
+
+def _stop(spark: "SparkSession | SparkContext") -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Unable to cleanly shutdown", RuntimeWarning)
+        _within(_PATIENCE, spark.stop)
 
 
 def _end(home: Path, group: str) -> None:

@@ -1,6 +1,7 @@
 """Spark on this machine: both kinds of session, and that nothing of them is left."""
 
 import os
+import signal
 import stat
 import threading
 
@@ -23,7 +24,9 @@ def driver_of(home) -> family.Member:
 
 
 def test_one_jvm(home):
+    handler = signal.getsignal(signal.SIGINT)
     lab = spark.session(slots=2)
+    assert signal.getsignal(signal.SIGINT) is handler  # pyspark's own prints tracebacks
     assert (lab.master, lab.slots) == ("local[2]", 2)
     assert lab.spark.range(10).count() == 10
     assert spark.session(slots=2) is lab  # the cell is run a second time
@@ -55,13 +58,13 @@ def test_two_executors(home):
         commands = [" ".join(process.cmdline()) for process in members]
         assert len(commands) >= 5  # driver, two executors with their Python daemons
         assert not any(secret in command for command in commands)
-        listening = {
+        addresses = {
             connection.laddr.ip
             for process in members
             for connection in process.net_connections("tcp")
             if connection.status == psutil.CONN_LISTEN
         }
-        assert {ip.removeprefix("::ffff:") for ip in listening} <= {"127.0.0.1", "::1"}
+        assert {ip.removeprefix("::ffff:") for ip in addresses} <= {"127.0.0.1", "::1"}
         other = spark.session(slots=1)  # a process has one session at a time: this one takes its place
         assert other.spark.range(3).count() == 3
     assert family.running(home, lab.group) == []
@@ -109,20 +112,27 @@ def test_labkit_stop_ends_the_spark_of_a_living_kernel_and_a_kill_leaves_nothing
     assert family.groups(home) == set()
 
 
+def listening():
+    """The ports on which this process listens: Spark's accumulators have one."""
+    return {one.laddr.port for one in psutil.Process().net_connections() if one.status == "LISTEN"}
+
+
 @pytest.mark.fault
-@pytest.mark.parametrize("moment", ["at its beginning", "when it has a JVM"])
+@pytest.mark.parametrize("moment", ["at its beginning", "when it has a JVM", "when it has a context"])
 def test_an_interrupted_start_leaves_nothing(home, moment):
-    early = moment == "at its beginning"
-
     def begun():
-        return early or "java" in [one.program for one in family.running(home)]
+        if moment == "when it has a context":
+            return driver.active()
+        return moment == "at its beginning" or "java" in [one.program for one in family.running(home)]
 
+    before = listening()
     with pytest.raises(RunStopped, match="the start of Spark"), interrupted_inside(begun):
         spark.session(workers=2)
     assert spark.current() is None
     wait_until_nothing_lives(home)
     # A thread that waits for the JVM would keep this process from ending.
     until(lambda: not [one for one in threading.enumerate() if one.name.startswith("labkit-spark")])
+    assert listening() == before
 
 
 @pytest.mark.fault
