@@ -12,13 +12,13 @@
 
 # %% [markdown]
 # Your job needs a week on one machine, and you can have eight. Then you need something that starts processes on all of them, hands them work, and continues when a machine fails. Ray was built for this. The paper that introduced it
-# ([Moritz et al., 2018](https://www.usenix.org/conference/osdi18/presentation/nishihara)) runs 1.8 million tasks per second, on a cluster that is made of the same few programs that you'll start now.
+# ([Moritz et al., 2018](https://www.usenix.org/conference/osdi18/presentation/nishihara)) reports more than 1.8 million tasks per second. Here you'll start a much smaller cluster.
 #
 # A Ray **cluster** is a handful of ordinary programs. Here they all run on your machine, where each **node** plays the part of a machine.
 
 # %% [markdown]
-# ## Start with Ray alone
-# One call starts a small cluster for this notebook. Without `"local"`, it would connect to one that `RAY_ADDRESS` names:
+# ## Start with plain Ray
+# One call starts a small cluster for this notebook. Without `"local"`, it would first look for a running one to join:
 
 # %%
 import ray
@@ -62,16 +62,16 @@ from labkit.system import overview
 overview.processes()
 
 # %% [markdown]
-# Why should you know these programs? Because their names are in every log and every error message.
+# You'll meet the names of these programs in Ray's logs and error messages.
 #
-# - The **GCS** (`gcs_server`), one per cluster, keeps track of nodes and actors.
+# - The Global Control Service or **GCS** (`gcs_server`), one per cluster, keeps track of nodes and actors.
 # - A **raylet**, one per node, starts worker processes and assigns them to tasks.
 # - **Worker processes** run your code.
 # - Your notebook is the **driver**: it submits work.
 #
 # ![The notebook is the driver; a head node with GCS, raylet and workers; a second node with raylet and workers](images/nodes.svg)
 #
-# > **What the lab changes in Ray.** Workers are forked from a process that has imported PyTorch, so that they start in a fraction of a second (`LABKIT_PRELOAD=0` switches it off). Ray's log lines are off, because the panels show what matters. Every process must know a secret, the token; Ray announced that 2.61 will require one in all clusters.
+# > **What the lab changes in Ray.** Worker processes are forked from one that has imported PyTorch, so they start in a fraction of a second (`LABKIT_PRELOAD=0` switches it off). Ray's log lines are off, because the panels show what matters. Every process must know a secret, the token; Ray announced that 2.61 will require one in all clusters.
 
 # %% [markdown] tags=["instructor"]
 # **`RAY_ADDRESS` is set on a machine of the institute.** Then `cluster.start()` connects to that cluster. Say: "Unset it for this lesson."
@@ -98,8 +98,8 @@ ray.get(reference)
 
 # %% [markdown]
 # ## A CPU is a ticket
-# How many tasks run at the same time? The raylet never looks at your cores. Ray's CPUs are **logical resources**: a number that is set when the node starts. Think of tickets: a task takes one while it runs and
-# returns it when it finishes. The next task only sleeps, and then returns when and on which node it ran.
+# How many tasks run at the same time? The raylet never looks at your cores. Ray's CPUs are **logical resources**: a number that is set when the node starts, by default its number of cores. Think of tickets: a task takes one while it runs and
+# returns it when it finishes. `nap`, below, sleeps, and then returns its node, its begin and its end.
 
 # %% [markdown] tags=["instructor"]
 # **"Five CPUs on a laptop with two cores?"** `ray.init(num_cpus=2)` and `cpus_per_node=3` set a number. Say: "The raylet never looks at your cores. A
@@ -172,11 +172,11 @@ together
 assert together.at_once <= 3
 
 # %% [markdown]
-# With three free cores, the factor is near 1. With two it's about 1.5, because three tasks share them. That surprises everybody once: a CPU of Ray lets a task *start*, and it doesn't give it a core.
+# With three free cores, the factor is near 1. With two it's about 1.5, because three tasks share them. That surprises everybody once: a CPU of Ray lets a task *start*, but reserves no core for it.
 
 # %% [markdown]
 # ### Exercise 01-1 ★★ · First come, first served
-# `ray.get` with a list waits until *all* results are there. Often you want to use each one as soon as it's ready. Write a function that runs a task for each of many inputs, all at the same time, and returns a list of the results in the order in which the tasks *finish*. `task` is a function with `@ray.remote`, like
+# `ray.get` with a list waits until *all* results are there. Often you want to use each one as soon as it's ready. Write a function that submits one task for each input, all before it waits, and returns a list of the results in the order in which the tasks *finish*. `task` is a function with `@ray.remote`, like
 # `nap`. You need one more call: `ray.wait(references)` waits until one of them is ready, and returns two lists, the references that are ready and the others.
 
 
@@ -263,7 +263,7 @@ assert rows["count"] == 0
 # Your count is still 0, because Ray sent each worker process a copy of the function and of `rows`, and each changed its own. Memory that many processes use needs an **actor**: an object of a class, in a process of
 # its own, which answers calls one after the other. `@ray.remote` in front of a class makes it one, `Name.remote()` creates it, and `actor.method.remote(…)` calls it.
 #
-# ![The driver submits tasks to workers and calls an actor; large values are in the object store of a node](images/task_actor.svg)
+# ![The driver submits tasks to workers and calls an actor](images/task_actor.svg)
 
 # %% [markdown] tags=["instructor"]
 # **The count in the tasks is sometimes 20.** A worker process that ran two of the tasks kept its own copy of `rows`. The notebook's `rows` stays at
@@ -310,7 +310,7 @@ images.flags.writeable
 
 # %% [markdown]
 # ## Asking for too much
-# The most common reason for a Ray job that does nothing is that it asks for something that the cluster doesn't have.
+# If a Ray job does nothing, it may be waiting for something that the cluster doesn't have.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** A task asks for 64 CPUs, and the cluster has three. What does Ray do?
@@ -324,7 +324,7 @@ ready, waiting = ray.wait([greedy], timeout=2)
 reveal("01-e", "waits" if waiting else "runs it anyway")
 
 # %% [markdown]
-# It would wait forever: a larger node might still be added. You find out with a `timeout`, or with the command `ray status`:
+# It would wait forever, as a larger node might still join. You find out with a `timeout`, or with the command `ray status`:
 
 # %%
 import sys
@@ -375,8 +375,8 @@ check("01-3", at_once, lab.nodes)
 
 # %% [markdown]
 # ## Losing a node
-# This is what you need Ray for: with eight machines, one of them will fail. `remove_node` ends the processes of a node at once, as if you had pulled the plug. A nap that is lost can't return when it began, so these
-# naps report to an actor first. The actor needs no CPU, and it asks for a resource that only the head node has, so that it can't be lost with node-2.
+# This is what you need Ray for: with eight machines, one of them will fail. `remove_node` ends the processes of a node at once, as if you had pulled the plug. A lost nap returns nothing, so these
+# naps first report their begin to an actor. The actor needs no CPU, and it asks for a resource that only the head node has, so that it can't be lost with node-2.
 
 
 # %%

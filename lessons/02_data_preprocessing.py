@@ -139,7 +139,7 @@ names = sorted(file.path for file in found if file.is_file)
 len(names), names[0], names[-1]
 
 # %% [markdown]
-# A Ray *dataset* is a table; the one below has a column `item` and a row for each name. To turn names into images, write what happens to *one* row, and try it in the notebook first:
+# A Ray *dataset* describes a table, below with a column `item` and a row for each name. To turn names into images, write what happens to *one* row, and try it in the notebook first:
 
 # %%
 import io
@@ -161,7 +161,7 @@ def fetch(row):
 fetch({"item": names[0]})["image"].shape
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** The next cell applies `fetch` to every name. How long will it take?
+# **Predict.** How long will `map(fetch)`, for all 400 names, take to return?
 
 # %%
 predict("02-a", ..., choices=["as long as all fetches", "as long as one fetch", "next to nothing"])
@@ -206,7 +206,7 @@ named.num_blocks()
 # %% [markdown]
 # Your list of names became 200 blocks of only two rows, so 200 tasks had to start.
 #
-# ![A table is cut into blocks; each task turns one block into one block, and two operators may be fused](images/blocks.svg)
+# ![A table is cut into blocks; each task turns one block into one block, and none starts while the store is full](images/blocks.svg)
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Now 8 blocks instead of 200. What speed-up do you expect, that is, the time with 200 blocks divided by the time with 8?
@@ -227,10 +227,10 @@ assert named.num_blocks() == 8
 assert many_blocks / few_blocks > 1.5
 
 # %% [markdown]
-# The same images, and most of the time had gone into starting tasks! A block is the unit of everything: a task processes one, a failed task repeats one, and a worker holds one in memory. Where Ray reads files, it aims at blocks of 1 to 128 MiB; a list is cut into up to 200.
+# The same images, and most of the time had gone into starting tasks! A block is the unit of everything: a task processes one, a retry repeats one, and one has to fit into memory. Where Ray reads files, it aims at blocks of 1 to 128 MiB; a list is cut into up to 200.
 #
 # ### Exercise 02-4 ★ · What would change?
-# `named.map(fetch)` runs with 8 blocks, and one actor holds a large table that it applies to all of them. What happens if you cut the names into 80 blocks instead? Write "less", "same" or "more" for each.
+# `named.map(fetch)` runs with 8 blocks. Then one actor, which loads a large lookup table when it starts, processes them all. What happens if you cut the names into 80 blocks instead? Write "less", "same" or "more" for each.
 
 # %%
 change = {
@@ -253,8 +253,8 @@ check("02-4", change)
 
 # %% [markdown]
 # ## Many rows in an object
-# Your own `fetch` sends one request for each image. Ray's ready-made `read_images` does the same. A Parquet file brings many rows with one request, so compare the three. (Before it reads Parquet, Ray Data 2.60 starts processes that look into the files.
-# With four small files that takes longer than reading them, so the first line below switches back to the older reader.)
+# Your own `fetch` and Ray's ready-made `read_images` send requests for each image. A Parquet file brings many rows with a few requests, so compare the three. (Before it reads Parquet, Ray Data 2.60 starts processes that look into the files.
+# With four small files that takes longer than reading them, so `use_datasource_v2 = False` selects the older reader.)
 
 # %%
 import pandas
@@ -305,7 +305,7 @@ named.map(fetch).map_batches(scale, batch_size=64).schema()
 # Compute with whole arrays, and return new ones: those that you get may be views of shared memory and read-only. Names, fetch, scale: this plan is what you give to a trainer, and it's executed again in each epoch, while the workers train.
 #
 # ### Exercise 02-1 ★ · One number for each image
-# Write a function for `map_batches` that adds a column `ink`: for each image the mean of its pixels, from 0 (all black) to 1 (all white). The other columns stay. The check runs it on the cluster.
+# Write a function for `map_batches` that adds a column `ink` to batches of `named.map(fetch)`: the mean pixel of each image, from 0 (all black) to 1 (all white). The other columns stay. The check runs it on the cluster.
 
 
 # %%
@@ -411,7 +411,7 @@ assert streamed.state.bytes > 0.95e9 and streamed.state.memory_peak < 0.5e9
 # Some calls break this rule, because they need or keep all rows at the same time: `materialize`, `random_shuffle`, `sort`, `groupby` and `join`.
 #
 # ## Bad objects
-# Among a million objects some are broken: an upload that stopped half way, or a text file that someone left there by mistake. Put two of them into the store, and see what a single one does to your run.
+# Among a million objects some are broken: a file that was damaged before its upload, or a text file that someone left there by mistake. Put one of each into the store, and see what they do to your run.
 
 # %%
 with s3.open_input_stream(names[0]) as stream:
@@ -432,7 +432,7 @@ with DataPanel("02-refuse"):
 # through. Until the exercise is solved, the cell below its check prints nothing.
 
 # %% [markdown]
-# Everything ended because of one file, and the message doesn't even name it. Imagine this in the second day of a run.
+# Everything ended because of one file, and the message doesn't even name it. Imagine this on the second day of a run.
 #
 # ### Exercise 02-3 ★★★ · Note what was bad
 # Repair the run: write a function that takes the place of `decode` and *always* returns a row with three columns:
@@ -441,7 +441,7 @@ with DataPanel("02-refuse"):
 # |---|---|---|
 # | `name` | the name | the name |
 # | `image` | the pixels, uint8, 28×28 | all zeros, uint8, 28×28 |
-# | `error` | the empty text | what was wrong, in any words |
+# | `error` | `""` | a text that says why, and isn't empty |
 #
 # Pillow raises several kinds of errors, some when it opens a file and some only when it decodes it. An image of a different size is bad, too. The label isn't needed.
 #
@@ -500,7 +500,7 @@ if decode_or_note(names[0], good) is not None:  # your function is there
 #
 # ## Key points
 # - `s3://bucket/prefix` and a filesystem is all Ray Data needs. Public buckets want `anonymous=True`. A pickled `S3FileSystem` contains its keys.
-# - A dataset is a plan, and nothing is read until rows are asked for.
+# - A dataset is a plan: no rows are read until something asks for them.
 # - A plan is executed block by block. Too many blocks cost time, too few leave CPUs without work.
 # - A class loads once in each actor; a function has to load again in each call.
 # - What must fit into memory is a few blocks for each running task, not the data.

@@ -7,7 +7,7 @@
 # - write a loop that resumes after a crash (04-3);
 # - make sure that rows are divided among the workers exactly once (04-4).
 #
-# **Time** … · **Needs** 00, 01, 03
+# **Time** … · **Needs** 00, 01, 03, 03b
 
 # %% [markdown]
 # You have a Keras model, an epoch takes an hour on one GPU, and three more machines are idle. In PyTorch you wrap the model and keep your loop (lesson 03). In TensorFlow you choose a **strategy**, the object that distributes the training, build the model inside
@@ -20,7 +20,7 @@
 import os
 
 KERAS_2 = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
-os.environ.update(KERAS_2)  # the other two variables make TensorFlow print less
+os.environ.update(KERAS_2)  # the others: fewer log lines; no oneDNN kernels, which round differently
 
 # %%
 import tensorflow as tf
@@ -35,7 +35,7 @@ assert tf.keras.Model.__module__.startswith("tf_keras.")
 # **"PerReplica … unsupported type".** TensorFlow was imported before the variable was set, and took Keras 3. Restart the kernel and run the cells from the top.
 
 # %% [markdown]
-# `tf.keras` is now Keras 2: `tf.keras.Model.__module__` begins with `tf_keras`. If you begin a new project and can choose, its trouble with several workers is a good reason for PyTorch. Ray marks its `TensorflowTrainer` as beta.
+# `tf.keras` is now Keras 2: `tf.keras.Model.__module__` begins with `tf_keras`. If you begin a new project and can choose, Keras 3's trouble with several workers is a good reason for PyTorch. Ray marks its `TensorflowTrainer` as beta.
 #
 # ## The loop you have
 # This is a Keras loop for one machine, and what changes in it for many. Nothing else changes.
@@ -54,7 +54,7 @@ assert tf.keras.Model.__module__.startswith("tf_keras.")
 # +TensorflowTrainer(train_loop, train_loop_config=…, scaling_config=…, run_config=…).fit()   # 4
 # ```
 #
-# The model and the data are ordinary Keras. A linear model can start with zeros, so all processes begin alike:
+# The model and the data are ordinary Keras. A linear model can start with zeros, so we can compare separate runs later:
 
 # %%
 train = datasets.load(split="train")[:1408]  # eleven full batches of 128
@@ -121,10 +121,10 @@ assert result.return_value == 8 * 11  # 1408 / 128: a step uses 128 rows of both
 # **`batch_size` has the opposite meaning of lesson 03.** There it was the batch of one worker; here it's the *global* batch, and TensorFlow divides it. Nothing complains if you mix them up.
 
 # %% [markdown]
-# That was a distributed Keras run. Each worker needs the environment variables, too, because it's a different process and perhaps on a different machine: that is what `worker_runtime_env` is for. Ray also set the variable `TF_CONFIG`, the list of all workers, which you would otherwise write by hand on each machine. (Keras makes the steps inside `fit`, so the panel doesn't see them; it follows the workers and what they report.)
+# That was a distributed Keras run. Each worker needs the environment variables, too, because it's a different process and perhaps on a different machine: that is what `worker_runtime_env` is for. Ray also set the variable `TF_CONFIG`, the list of all workers and this worker's index, which you would otherwise write by hand on each machine. (Keras makes the steps inside `fit`, so the panel doesn't see them; it follows the workers and what they report.)
 #
 # ## What happens in a step
-# **1 · `MultiWorkerMirroredStrategy`** connects the workers. Each of them has a **replica**, a copy of the whole model, and after each step the strategy adds up the gradients of all replicas and updates all copies alike.
+# **1 · `MultiWorkerMirroredStrategy`** connects the workers. Each of them has a **replica**, a copy of the whole model, and in each step the strategy adds up the gradients of all replicas and updates all copies alike.
 #
 # **2 · The scope** is how the strategy gets to know the variables. A model that is built and compiled outside belongs to no strategy: each worker then trains a model of its own, and no error tells you.
 #
@@ -178,7 +178,7 @@ reveal("04-c", min(distances, key=distances.get))
 assert distances["128"] < 1e-3 < 1e-2 < min(distances["64"], distances["256"])
 
 # %% [markdown]
-# With 128 it's the same model, up to rounding. That's exact only for full batches: of a last batch of 29 rows, one worker would get 15 and the other 14. When you move a Keras script from one GPU to two, you keep the batch size to train the same model, or you double it to keep each GPU as busy as before. In the second case the learning rate should grow, too (lesson 03).
+# With 128 it's the same model, up to rounding. That holds only for full batches: of a smaller last batch, one worker can get more rows than the other. When you move a Keras script from one GPU to two, you keep the batch size to train the same model, or you double it to keep each GPU as busy as before. In the second case the learning rate should grow, too (lesson 03).
 
 # %%
 test = datasets.load(split="test")
@@ -219,7 +219,7 @@ check("04-2", fixed_loop, len(train))
 # %% [markdown]
 # ## Divided once
 # Every worker called `in_batches(train, …)` with *all* rows, and still no row was used twice. That's because TensorFlow divides a `tf.data.Dataset` among the workers by itself, which is called **auto-sharding**. It saves you a line, and it bites you when something else has divided the rows already: each worker
-# then uses only a part of its part, and nothing but short epochs shows it. If you read with Ray Data, its call `to_tf` switches it off.
+# then uses only a part of its part, and the only sign is short epochs. Ray Data's `to_tf` switches auto-sharding off.
 #
 # ### Exercise 04-4 ★ · Sharded once
 # Write a function that returns how many rows all workers together process in one epoch. A row that two workers process counts twice. `by_ray` says whether every worker gets only its shard from Ray;
@@ -279,8 +279,8 @@ class Report(tf.keras.callbacks.Callback):
 # One thing differs from PyTorch, and it surprises everybody once: *every* rank must save. Saving adds up Keras's metrics over all workers, so a rank that saves alone waits for the others. Only rank 0 passes its folder to Ray, and `report` is a barrier, as in lesson 03b. (The argument `save_format` is needed because Keras 2 would otherwise write an older format when it isn't in the main thread.)
 #
 # ### Exercise 04-3 ★★★ · A loop that resumes
-# Write the loop. It trains `make_model()` on `in_batches(train[:512], 128)` for three epochs, under a strategy, with the callback `Report(breaks_in=1 if first == 0 else None)`. `first` is the epoch to start with: 0 in a new run, and otherwise the one after the saved epoch. Load the model *inside the scope*, and pass `initial_epoch` to `fit`.
-# Return `first` and the number of updates in a dict, as in the last lines of 04-2. In the check, the second epoch fails on both workers, and Ray starts the loop again.
+# Write the loop. It trains `make_model()` on `in_batches(train[:512], 128)` until three epochs are done in all, under a strategy, with the callback `Report(breaks_in=1 if first == 0 else None)`. `first` is the epoch to start with: 0 in a new run, and otherwise the one after the saved epoch. Load the model *inside the scope*, and pass `initial_epoch` to `fit`.
+# Return `{"first": …, "updates": …}`, with the updates counted as in 04-2. In the check, the second epoch fails on both workers, and Ray starts the loop again.
 #
 # <details><summary>A version with blanks</summary>
 #
@@ -345,7 +345,7 @@ check("04-3", train_resumable)
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The same job in plain Ray and TensorFlow, as the script [04_tensorflow_trainer.py](plain/04_tensorflow_trainer.py):
+# A similar job in plain Ray and TensorFlow, as the script [04_tensorflow_trainer.py](plain/04_tensorflow_trainer.py):
 
 # %% [markdown] tags=["links"]
 # ## Official pages

@@ -10,11 +10,11 @@
 # **Time** … · **Needs** 00, 01, 03b
 
 # %% [markdown]
-# Search engines that use neural networks have an expensive habit. To validate one checkpoint of such a model, you encode the whole collection with it, for example the 8.8 million passages of MS MARCO, before you can ask the first question.
+# Search engines that use neural networks have an expensive habit. To validate one checkpoint of such a model, you encode the whole collection with it, for example the 8.8 million passages of MS MARCO, before you can send the first query.
 # In 2022, Shengyao Zhuang and Guido Zuccon published a tool for this, Asyncval: the training loop doesn't wait, and another GPU validates each checkpoint while the training goes on
 # ([Zhuang & Zuccon](https://arxiv.org/abs/2202.12510)).
 #
-# The waiting has a price in every field. If an epoch takes 20 minutes on eight GPUs and its validation 5, your GPUs spend a fifth of every paid hour not training. Ray Train can do what Asyncval does for any model: **asynchronous validation**. The API is young, and
+# The waiting has a price in every field. If an epoch takes 20 minutes on eight GPUs and its validation 5, your GPUs spend a fifth of every paid hour not training. Ray Train offers the same for any model: **asynchronous validation**. The API is young, and
 # Ray marks it as *alpha*, so names may still change.
 
 # %%
@@ -94,7 +94,7 @@ with TrainPanel("06-inline").watch(trainer):
     result = trainer.fit()
 
 # %% [markdown]
-# The run's record has the seconds of waiting for data and of training, and those between epochs, which are the validation:
+# The run's record has the seconds of waiting for data and of training, and those between epochs, which are the validation and `report`:
 
 # %%
 from labkit import runs
@@ -121,7 +121,7 @@ assert 0.2 < share < 0.6
 # Look once more at the panel's table before you go on. Panels count epochs from 1, so its `epoch 4` is epoch 3 of the code, of the metrics and of the pictures in this lesson, which all count from 0.
 #
 # ## The validator
-# To move validation out of the loop, write it as a function: a checkpoint comes in, metrics go out. Ray calls it in another process, perhaps on another machine. So it has to build its own model, load the weights, and read its own rows, which we put into the object store as one file.
+# To move validation out of the loop, write it as a function: a checkpoint comes in, metrics go out. Ray calls it in another process, perhaps on another machine. So it has to build its own model, load the weights, and read its own rows, which we put into the store as one file.
 # Call `eval()` on the model, which matters as soon as it has dropout or batch normalization.
 
 # %%
@@ -160,11 +160,11 @@ assert abs(tried["val_accuracy"] - result.metrics["accuracy"]) < 1e-3
 # ## Validate while the training goes on
 # ![Validation inside the loop stops the training; asynchronously, a task validates each checkpoint during the next epoch](images/lanes.svg)
 #
-# Three things change in the loop.
+# These things change in the loop.
 #
-# - It no longer validates.
+# - It no longer validates. To stay short, it can't resume, either.
 # - Rank 0, which has the checkpoint, reports `validation=True`, and Ray then calls the validator with it.
-# - `CheckpointUploadMode.ASYNC` makes `report` return at once, while a separate thread uploads the checkpoint. When the upload is done, Ray deletes the folder. Don't delete it yourself, and don't use a `TemporaryDirectory`: the upload may still be reading from it.
+# - With `CheckpointUploadMode.ASYNC`, `report` doesn't wait for the upload, which a separate thread does. When the upload is done, Ray deletes the folder. Don't use a `TemporaryDirectory`: the upload may still be reading from it.
 #
 # As in lesson 03b, the checkpoint has the weights *without* the wrapper; otherwise a validator with a plain model couldn't load them.
 
@@ -232,7 +232,7 @@ validation = ValidationConfig(fn=validate, task_config=ValidationTaskConfig(time
 result = run("06-async", train_async, validation)
 
 # %% [markdown]
-# The last figure in the panel shows both as bars, and they overlap: while the second epoch trains, the checkpoint of the first is validated. What is the gain? We measure both runs in the same way, from the first step until `fit()` returned:
+# In the panel's last figure, the bars of training and validation overlap: while the second epoch trains, the checkpoint of the first is validated. What is the gain? We measure both runs in the same way, from the first step until `fit()` returned:
 
 # %%
 import pandas
@@ -368,7 +368,7 @@ assert ["val_accuracy" in one.metrics for one in known] == [True, False, False]
 
 # %% [markdown]
 # ### Exercise 06-2 ★★★ · Not after every epoch
-# Write a loop for *two* workers that trains as `train_async` does, with the same keys in its `config`: the model, the rows, the optimizer, the number of epochs and the rows of each worker in a step. After each epoch it reports `{"epoch": epoch}` with a checkpoint that `validate` could load, and doesn't wait for the upload. The value of `validation` is `False`, `True`, or a `ValidationTaskConfig` for this one
+# Write a loop for *two* workers that trains as `train_async` does, shuffled or not, with the same optimizer and the same keys in its `config`; `batch_size` counts the rows of one worker in a step. After each epoch it reports `{"epoch": epoch}` with a checkpoint that `validate` could load, and doesn't wait for the upload. The value of `validation` is `False`, `True`, or a `ValidationTaskConfig` for this one
 # checkpoint, and should follow this table:
 #
 # | epoch | validation |
@@ -377,7 +377,7 @@ assert ["val_accuracy" in one.metrics for one in known] == [True, False, False]
 # | epochs 2, 5, 8, …, unless they are the last | a sample: `fn_kwargs={"rows": 1000}` |
 # | all others | none |
 #
-# Epochs count from 0, as everywhere in this lesson but in panels. Give each config a `timeout_s`, because it doesn't inherit the trainer's. A rank that passes no checkpoint passes `validation=False`. The check runs the loop on the cluster, for five epochs and for three, with a model, rows and a validator of its own, and compares the weights with those of one process.
+# Epochs count from 0, as everywhere except in panels. Give each `ValidationTaskConfig` a `timeout_s`, because it doesn't inherit the trainer's. A rank that passes no checkpoint passes `validation=False`. The check runs the loop on the cluster, for five epochs and for three, with a model, rows and a validator of its own, and compares the weights with those of one process.
 
 
 # %%
@@ -503,7 +503,7 @@ else:
 # %% [markdown]
 # ### Exercise 06-3 ★★ · Fix this validator
 # Here is a validator for a network with dropout. It's too large to send, the accuracy that it finds is far below what `validate` found for the same checkpoint, and Ray can't use what it returns. Find the three causes, and return a plain number, from `.item()`, as
-# `{"val_accuracy": …}`. The check runs it twice, in a Ray task on your last checkpoint.
+# `{"val_accuracy": …}`. The check runs it twice in a Ray task, on a checkpoint of `result`.
 
 
 # %%
@@ -556,7 +556,7 @@ print(f"epoch {state['epoch']}: accuracy on {len(test)} test images: {tested:.3f
 assert tested >= 0.95
 
 # %% [markdown]
-# There's one case in which `get_best_checkpoint` is wrong. Many loops report a rough `val_accuracy` of their own, on a few hundred rows. The validator's value replaces it later. If the validation fails, the rough value stays, and a lucky one can win.
+# `get_best_checkpoint` can be wrong. Here is one case: many loops report a rough `val_accuracy` of their own, on a few hundred rows. The validator's value replaces it later. If the validation fails, the rough value stays, and a lucky one can win.
 #
 # ### Exercise 06-4 ★ · The best of them
 # `known` is a list of reported checkpoints, like the one that `train_moody` returned: each has a `checkpoint`, `metrics` and a `status`. Write the function that returns the checkpoint of the entry

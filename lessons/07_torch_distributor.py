@@ -8,11 +8,11 @@
 # - resume in a second launch, on executors;
 # - compute after how many rows a faster launcher has won (07-4).
 #
-# **Time** … · **Needs** 03
+# **Time** … · **Needs** 03, 03b
 #
 # Your company has 2 TB of data in Spark and forty machines that run Spark. Copying the data to a different cluster takes a day, so you want to train where it is. `TorchDistributor` is the part of Spark that lends its machines to PyTorch.
 #
-# Not every training run needs this. Databricks, the company behind Spark, writes in its own documentation: if possible, train on a single machine, because distributed code is more complex and pays for communication; go further when model or data don't fit into one machine's memory
+# Not every training run needs this. Databricks, which Spark's authors founded, writes in its own documentation: if possible, train on a single machine, because distributed code is more complex and pays for communication; go further when model or data don't fit into one machine's memory
 # ([*Distributed training*](https://docs.databricks.com/en/machine-learning/train-model/distributed-training/index.html)). The same page marks Horovod, for years the usual way to do it on Spark, as deprecated, and recommends `TorchDistributor`.
 
 # %%
@@ -101,7 +101,7 @@ digits.select("label", "ink").show(3)
 
 # %% [markdown]
 # Nothing was computed until the last line asked for three rows: a DataFrame is a plan. Let's extend the plan. Faint images go, pixels become floats from 0 to 1, and the columns get the names and the types that the training function expects.
-# Only then does Spark run it, on all its machines, and write the result *once*, as Parquet.
+# `write` makes Spark run the plan, on all its machines, and store the result *once*, as Parquet.
 
 # %%
 clean = digits.filter("ink > 27000").select(
@@ -158,7 +158,7 @@ torch.set_num_threads(1)
 alone = train_plain(folder, epochs=4, batch_size=128)
 
 # %% [markdown]
-# **Step 2** makes four changes: join the process group, choose a device, wrap the model, and give each rank its own rows. None of them is specific to Spark. In lesson 03, Ray's `prepare_model` and `prepare_data_loader` did the same for you.
+# **Step 2** makes four changes: join the process group, choose a device, wrap the model, and give each rank its own rows. None of them is specific to Spark. In lesson 03, `TorchTrainer` did the first; `prepare_model` and `prepare_data_loader` did the others.
 
 # %%
 import torch.distributed as dist
@@ -190,7 +190,7 @@ def train(folder, epochs, batch_size):
 # %% [markdown]
 # The **backend** is the library through which the ranks communicate: `nccl` between GPUs, `gloo` between CPUs. If your loop shuffles, use `shuffle=True` and call `sampler.set_epoch(epoch)` at the start of each epoch, or all epochs have the same order.
 #
-# Why `del model` at the end? With PyTorch 2.13 and `gloo`, a rank can hang forever if the DDP wrapper is deleted *after* the process group. That's rare and depends on timing: in a loop of 150 short runs on our machine it happened after 18 of them, and with `del model` it never happened.
+# Why `del model` at the end? With PyTorch 2.13 and `gloo`, a rank can hang forever if the DDP wrapper is deleted *after* the process group. It depends on timing: a loop of short runs on our machine hung after the 18th; with `del model`, all 150 ended.
 #
 # **Step 3** launches it. `run` passes the arguments after the function on to the function. The panel shows what the ranks print.
 
@@ -236,7 +236,7 @@ check("07-1", twice, left_out)
 # - Some objects can't be pickled: a lock, an open file, a connection.
 # - Spark's session exists in the driver only.
 # - Settings that you made in the notebook, such as `torch.set_num_threads(1)`, aren't there: each rank imports torch for itself. Set seeds, threads and defaults inside the function.
-# - Modules are imported again, by their names. If a module is a file of your own, `cloudpickle.register_pickle_by_value(module)` sends its code along.
+# - Modules are imported again, by their names. If a module is a file of your own, `pyspark.cloudpickle.register_pickle_by_value(module)` sends its code along (Ray's `cloudpickle` has no effect here).
 #
 # The next cell fails on purpose. Spark explains it in many lines of its own; the panel's error, the last line, names the fix.
 
@@ -293,10 +293,10 @@ check("07-2", fixed_total)
 # (At work, write many more files than you have ranks, so that the shares differ little.)
 #
 # ### Exercise 07-3 ★★★ · Each rank its own part
-# Write the function. Each rank takes its own files from `folder`, reads them with `read`, and trains on batches of 32 rows. All ranks make the *same number of steps*: as many whole batches as the smallest share allows. The rest of the rows isn't used in this epoch. `dist.all_reduce(tensor, op=…)` combines a number of each
+# Write the function. Each rank takes its own files from `folder`, reads them with `read`, and trains on batches of 32 rows. All ranks make the *same number of steps*: as many whole batches as the smallest share allows. The rest of the rows isn't used. `dist.all_reduce(tensor, op=…)` combines one tensor from each
 # rank; by default it adds, and [`dist.ReduceOp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp) has other ways.
 #
-# The function returns a dict, the same on all ranks: `rows` is how many rows all ranks read together, `smallest` is the smallest share, and `steps` is the number of steps in an epoch. The check runs it in two processes.
+# The function returns a dict, the same on all ranks: `rows` is how many rows all ranks read together, `smallest` is how many rows the smallest share has, and `steps` is the number of steps in an epoch. The check runs it in two processes.
 
 
 # %%
@@ -512,9 +512,9 @@ for devices, ranks in (("0", 1), ("0,1,2,3", 4)):
 # The second launch picked up where the first left off, in a different kind of process, and it ended with the same weights as one process that trained without a break.
 #
 # `LOCAL_RANK` is 0 in both ranks. Spark made a job with two tasks that start together, a **barrier stage**, and each task started a torchrun with one process. That's how it is with one CPU or one GPU for each task. A task that has several GPUs starts one rank for each of them: with
-# `spark.task.resource.gpu.amount` set to 4, Spark starts a quarter as many tasks, and `LOCAL_RANK` goes from 0 to 3. (`use_gpu` is `True` unless you set it, as on this page. For models that don't fit into one GPU, pyspark also has `DeepspeedTorchDistributor`.)
+# `spark.task.resource.gpu.amount` set to 4, Spark starts one task for every four ranks, and `LOCAL_RANK` goes from 0 to 3. (`use_gpu` is `True` by default; this notebook sets it to `False`. For models that don't fit into one GPU, pyspark also has `DeepspeedTorchDistributor`.)
 #
-# All tasks of a barrier stage have to start together. If the cluster has fewer free slots than ranks, Spark waits: by default it checks 40 times, 15 seconds apart, so for ten minutes nothing happens.
+# All tasks of a barrier stage have to start together. If the cluster has fewer **slots** than the stage has tasks, Spark checks 40 times, 15 seconds apart, whether there are more, and after ten minutes the job fails. Slots that are only busy are waited for.
 #
 # ## Which launcher?
 # What does a launcher cost? Here is the same training with 60,000 rows, on two cores, each program started from nothing. All of them end with the same weights.
@@ -526,8 +526,8 @@ for devices, ranks in (("0", 1), ("0,1,2,3", 4)):
 # | Ray Train | 20.7 s | 18,600 |
 # | TorchDistributor, local mode | 17.9 s | 20,900 |
 #
-# One process wins, because the model is small and the cores are two (lesson 03). The launchers do the same work in each step, so they differ in their start, and in what you get for it. Ray Train streams data, keeps checkpoints and restarts. `TorchDistributor` needs no second cluster next to the Spark that you
-# have. torchrun needs nothing at all.
+# One process wins, because the model is small and the cores are two (lesson 03). The launchers do the same work in each step. They differ most in their start, and in what you get for it. Ray Train streams data, keeps checkpoints and restarts. `TorchDistributor` needs no second cluster next to the Spark that you
+# have. torchrun needs only PyTorch, but you start it yourself on each machine.
 #
 # ### Exercise 07-4 ★★ · When has the faster launcher won?
 # Launcher A makes its first step after `start_a` seconds and then processes `rate_a` rows per second; B starts later. For how many rows do both take the same time, start included? If B isn't faster, the answer is `math.inf`.
@@ -554,7 +554,7 @@ check("07-4", rows_to_pay)
 # - `TorchDistributor` is a launcher. Inside the ranks you have plain PyTorch.
 # - Prepare data with Spark, write it once as Parquet in many files, and let each rank read its own.
 # - A function is pickled with everything it uses. Locks, sessions and notebook settings don't come along.
-# - In local mode the last rank's return value comes back, and a file that fails raises nothing. Check your results.
+# - In local mode, the rank that ends last supplies the return value, and a file that fails raises nothing. Check your results.
 # - Spark doesn't resume. Save checkpoints, and load one at the start.
 #
 # | older tutorials | today |
@@ -565,7 +565,7 @@ check("07-4", rows_to_pay)
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The same training as a script in plain Spark and PyTorch:
+# A similar training run as a script in plain Spark and PyTorch:
 
 # %% [markdown] tags=["links"]
 # ## Official pages

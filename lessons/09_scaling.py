@@ -11,7 +11,7 @@
 # **Time** … · **Needs** 00, 01, 03
 
 # %% [markdown]
-# Lesson 03 began with a story: with 32 times as many GPUs, ImageNet was trained not 32 times but about 29 times as fast ([Goyal et al.](https://arxiv.org/abs/1706.02677)). Each GPU then did about 90 % of the work that it could do alone. Suppose your run takes 40 hours on one GPU. Should you rent four of them, eight or 32? You can find out before you pay for the answer, from two runs that take a few seconds each.
+# Lesson 03 began with a story: with 32 times as many GPUs, ImageNet was trained not 32 times but about 29 times as fast ([Goyal et al.](https://arxiv.org/abs/1706.02677)). Each GPU then did about 90 % of the work that it did among eight. Suppose your run takes 40 hours on one GPU. Should you rent four of them, eight or 32? You can find out before you pay for the answer, from two runs that take a few seconds each.
 
 # %% [markdown]
 # ## What a step costs
@@ -85,7 +85,7 @@ def measure(workers, compute, phases):
 # %% [markdown]
 # A *phase* is a number of rows and a size of the gradients. The loop makes 14 steps of each, and the first two don't count, because that's when connections are made and memory is allocated. The median keeps one slow step from changing the result.
 #
-# The formula has four unknowns, so we need four measurements. One worker with two batch sizes tells the serial work from the work per row. Two workers with almost nothing and with 32 MB to exchange tell latency from bandwidth.
+# The formula has four unknowns, so we need four measurements. One worker with two batch sizes separates the serial work from the work per row. Two workers that exchange almost nothing, then 32 MB, separate α from β.
 
 # %%
 alone = measure(1, on_a_gpu, [(256, 0), (64, 0)])
@@ -192,7 +192,7 @@ if os.cpu_count() == 2:
 # On two cores, the step takes much longer than predicted. (If you have three cores or more, yours may be right.) The formula hasn't changed, and neither have the messages. What is different? The model assumes that each worker has a processor of its own. Three sleeping workers need none, but three computing ones
 # share two cores and take turns.
 #
-# That's how models of this kind fail in general: not at random, but where one of their assumptions is broken. The next one may be a slower network between racks, or a batch so small that the GPU is no longer busy. So measure one number of workers that you did *not* fit, before you believe a prediction for 32.
+# That's how models of this kind fail in general: not at random, but where one of their assumptions is broken. The next cause may be a slower network between racks, or a batch so small that the GPU is no longer busy. So measure one number of workers that you did *not* fit, before you believe a prediction for 32.
 #
 # ### Exercise 09-5 ★ · Repair the model
 # Write a function that returns by what factor the computing takes longer than the model says, for a number of `workers` on a machine with a number of `cores`. As long as each worker has a core, the factor is 1. Beyond that, the workers share the cores evenly.
@@ -226,11 +226,11 @@ if os.cpu_count() == 2:
     assert abs(repaired - core_measured) < abs(core_predicted - core_measured)
 
 # %% [markdown]
-# That's closer. It can still be too low, because other programs use the cores, too, and whenever one worker waits for a core, all others wait for its message.
+# On two cores, that's closer. It can still be too low, because other programs use the cores, too, and whenever one worker waits for a core, all others wait for its message.
 #
 # ### Exercise 09-1 ★★★ · α and β of a cluster
-# `np.linalg.solve` found α and β for you. Now write the loop that measures them on a new cluster. `config["exchange"](megabytes)` makes an all-reduce, and returns how many seconds it took on this rank. The first one of a run is much slower, and later one in five is slow, too. The ranks measure
-# different times, because a rank that comes late waits less; the largest counts (`dist.ReduceOp.MAX`). Every rank returns `(alpha, beta)`. The check runs the loop on three workers.
+# `np.linalg.solve` found α and β for you. Now write the loop that measures them on a new cluster. `config["exchange"](megabytes)` makes an all-reduce, and returns how many seconds it took on this rank. The first exchange of a run is much slower, and so is one in five of the later ones. The ranks measure
+# different times, because a rank that comes late waits less; of the ranks' typical times, the largest counts (`dist.ReduceOp.MAX`). Every rank returns `(alpha, beta)`. The check runs the loop on three workers.
 
 
 # %%
@@ -278,7 +278,7 @@ check("09-1", alpha_beta)
 
 # %% [markdown]
 # ## Four, eight or 32?
-# Now the question from the start, for workers with a GPU each. The run has 256 rows per step, 4 MB of gradients and 20,000 steps. On a cluster it starts 20 seconds later than in one process.
+# Now the question from the start, for a shorter run on workers with a GPU each. It has 256 rows per step, 4 MB of gradients and 20,000 steps. On a cluster it starts 20 seconds later than in one process.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** What speed-up will *eight* workers have over one?
@@ -320,7 +320,7 @@ assert 1 < table["speed-up"][3] < 8 and table["speed-up"][4] < 16
 # A speed-up means something only if both runs do the same work, and that is easy to get wrong. The next loop makes the two usual mistakes.
 #
 # ### Exercise 09-2 ★★ · The same work
-# This loop should measure runs with different numbers of workers. `config["step"](rows)` does the work of a step on `rows` rows, and returns how many seconds it took. But here more workers do more work, and the seconds come from rank 0, although a run is as slow as its slowest rank. Change the loop: all
+# This loop should measure runs with different numbers of workers. `config["step"](rows)` does the work of a step on `rows` rows, and returns how many seconds it took. But here more workers do more work, and every rank returns its own seconds, of which Ray keeps rank 0's, although a run is as slow as its slowest rank. Change the loop: all
 # workers together process exactly `config["rows"]` rows per step, and every rank returns the largest of their totals (`dist.ReduceOp.MAX`). The check runs the loop on two workers with 65 rows.
 
 
@@ -350,7 +350,7 @@ check("09-2", train_fairly)
 
 # %% [markdown]
 # ## A straggler
-# With 32 machines, one of them is always slow: it is too hot, or another program uses it, too. Such a worker is a **straggler**, and it slows down *all* of them, because every step waits for the last gradient. How do you find it?
+# With 32 machines, one of them is often slow: it is too hot, or another program uses it, too. Such a worker is a **straggler**, and it slows down *all* of them, because every step waits for the last gradient. How do you find it?
 #
 # This time the workers really compute. The loop averages the gradients by hand, as DDP does in `backward()`, so that it can time the two parts of a step: its own computing, and the all-reduce.
 
@@ -418,8 +418,8 @@ assert fault.outcome == "made", fault.did
 assert second[0][1] > 1.5 * second[1][1]
 
 # %% [markdown]
-# Rank 0 has nothing wrong with it, and yet its second epoch takes much longer. The panel shows the same rows per second for *both* ranks, because each step ends for all of them at the same time. Only the seconds tell: rank 0 spends most of the epoch in the all-reduce. It looks like
-# a slow network, but it is only waiting for rank 1. **The slow rank is the one that doesn't wait.**
+# Rank 0 has nothing wrong with it, and yet its second epoch takes much longer. The panel shows the same rows per second for *both* ranks, because each step ends for all of them at the same time. Only the seconds show it: rank 0 spends most of the epoch in the all-reduce. That looks like
+# a slow network, but rank 0 is only waiting for rank 1. **The slow rank is the one that doesn't wait.**
 #
 # ### Exercise 09-3 ★★ · Find it
 # Write a loop that makes `config["steps"]` steps. A step is `config["compute"]()`, then an all-reduce of any tensor. The loop returns the number of the slowest rank, on every rank. The check runs it on two workers, first with one rank slow and then with the other.
@@ -451,11 +451,11 @@ check("09-3", slowest)
 
 # %% [markdown]
 # ## Nodes that come when they are needed
-# You know how many workers you want. Will they fit? A cluster with an **autoscaler** starts nodes while more is requested than there is, and stops those that are idle.  It counts whole workers, because a
+# You know how many workers you want. Will they fit? A cluster with an **autoscaler** starts nodes while more is requested than it has, and stops those that are idle. It counts whole workers, because a
 # worker needs all its CPUs on one node. If a worker fits on no node, the run waits and never begins.
 #
 # ### Exercise 09-4 ★ · What fits
-# A cluster has a head with 8 CPUs, and its autoscaler may start five nodes with 8 CPUs each. Every worker of your run needs 3 CPUs, because it decodes images. Write the `ScalingConfig`, with `resources_per_worker`, for as many workers as can run at the same time.
+# A cluster has a head with 8 CPUs, and its autoscaler may start five more nodes with 8 CPUs each. Every worker of your run needs 3 CPUs, because it decodes images. Write the `ScalingConfig`, with `resources_per_worker`, for as many workers as can run at the same time.
 
 # %% [markdown] tags=["instructor"]
 # **"48 CPUs divided by 3 is 16."** Draw six boxes of 8 CPUs, one of which is the head, and let the class fill in workers of 3. Say: "A worker can't

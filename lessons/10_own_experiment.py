@@ -14,7 +14,7 @@
 # compare three numbers. But a different seed changes these numbers, too, so you need an experiment.
 #
 # In 2023, Sayash Kapoor and Arvind Narayanan collected mistakes in published studies that use machine learning
-# ([*Leakage and the reproducibility crisis*](https://doi.org/10.1016/j.patter.2023.100804)). In 17 fields they found rows for testing that had leaked into the training or the choices before it. 294 papers were affected, and some of their
+# ([*Leakage and the reproducibility crisis*](https://doi.org/10.1016/j.patter.2023.100804)). In 17 fields they found *leakage*: models had used information that they wouldn't have in practice. 294 papers were affected, and some of their
 # results disappeared when the leak was closed. This lesson is about not becoming number 295.
 
 # %% [markdown]
@@ -24,8 +24,8 @@
 # - **Question.** Do a grey camera and a blue-first camera sort as well as the colour camera?
 # - **Arms.** The settings that you compare are called arms: here colour, grey and blue first.
 # - **Metric.** The accuracy on test photographs, of the checkpoint with the lowest validation loss.
-# - **Seeds.** Three for each arm, because the first weights and the order of the rows are random, and the accuracy depends on both.
-# - **Rule.** A difference counts if it's larger than two standard errors. A standard error is how far chance may move a mean; you compute it in exercise 10-2.
+# - **Seeds.** Three for each arm, because the initial weights and the order of the rows are random, and the accuracy depends on both.
+# - **Rule.** A difference counts if it's larger than two of its standard errors. A standard error is how far chance may move a mean, or a difference of means; you compute it in exercise 10-2.
 #
 # ## Photographs of fruit
 # You have no photographs of fruit at hand, so this cell paints 800: ellipses on a noisy background. At work, `datasets.from_folder` reads a folder of images with one folder per class, and returns arrays like these.
@@ -144,7 +144,7 @@ keep = CheckpointConfig(num_to_keep=1, checkpoint_score_attribute="loss", checkp
 #
 # ![The rows are divided into three parts: training rows for the weights, validation rows for every choice, test rows for the answer](images/three_parts.svg)
 #
-# The training rows set the weights. The **validation rows** decide everything that you choose: the learning rate, and which checkpoint to keep. The **test rows** are only for the answer, and you look at them once. (These photographs come in no order. Shuffle yours before you divide them.)
+# The training rows set the weights. The **validation rows** decide everything that you choose: the learning rate, and which checkpoint to keep. The **test rows** are only for the answer, and you look at them once. (Here the four fruits alternate, so every part has all of them. Shuffle yours before you divide them.)
 
 # %%
 PARTS = {"train": slice(0, 480), "valid": slice(480, 600), "test": slice(600, 800)}
@@ -184,10 +184,10 @@ check("10-1", for_testing)
 
 # %% [markdown]
 # ## A loop with a seed
-# The experiment needs a loop of its own. Saving and resuming still come from `my_loop.py`. Three things are new:
+# The experiment needs a loop of its own. Saving and resuming still come from `my_loop.py`. Besides Adam, three things are new:
 #
-# - The seed sets the first weights *and* the order of the rows, so a run with a different seed is a different draw.
-# - After each epoch, the loop measures loss and accuracy on the validation rows, so that the checkpoint is ranked by them, and not by one training batch.
+# - The seed sets the initial weights *and* the order of the rows, so a run with a different seed is a different draw.
+# - After each epoch, the loop measures loss and accuracy on the validation rows, so Ray ranks the checkpoints by the validation loss, not by one training batch.
 # - The test rows don't appear in it.
 
 # %%
@@ -225,7 +225,7 @@ def train_loop(config):
 
 # %% [markdown]
 # ## Choose the learning rate first
-# If you tune the learning rate for one arm and not for the others, you compare your patience and not the cameras. So choose it before you compare, and by the validation rows. This short sweep (lesson 05) tries three values. In a real experiment, sweep for each arm. `tune.with_parameters` stores the datasets once, instead of sending them with each trial.
+# If you tune the learning rate for one arm and not for the others, you compare your patience and not the cameras. So choose it before you compare, and by the validation rows. This short sweep (lesson 05) tries three values, on colour only. In a real experiment, sweep for each arm. `tune.with_parameters` stores the datasets once, instead of sending them with each trial.
 
 # %%
 from ray import tune
@@ -371,7 +371,7 @@ check("10-2", difference)
 # Now apply the rule that you wrote down at the start. (The method `sem` returns the standard error of a mean.)
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Compare colour with blue first: is the difference of their means larger than two standard errors?
+# **Predict.** Compare colour with blue first: is the difference of their means larger than two of its standard errors?
 
 # %%
 predict("10-c", ..., choices=["larger", "not larger"])
@@ -406,7 +406,7 @@ assert gap < 0.06
 # **"Which arm won?"** Perhaps none of two. Say: "What would you need to see to be sure?" More seeds, or more test images.
 
 # %% [markdown]
-# The grey camera is clearly worse: its best run is far below the worst run of the others. Between colour and blue first, you see a small difference. Here we happen to know the truth: it's exactly zero. The first weights are drawn in the same way for each colour, so the network can't
+# The grey camera is clearly worse: its best run is far below the worst run of the others. Between colour and blue first, you see a small difference. Here we happen to know the truth: it's exactly zero. The initial weights are drawn in the same way for each colour, so the network can't
 # prefer an order, and what you see is chance. In most experiments, no one knows the truth. If the difference is smaller than two standard errors, the honest answer is "we can't tell".
 #
 # And if your run said "larger"? That happens. With three runs for each arm, about one in nine pairs of *equal* arms looks different by this rule. The more arms you try, the likelier it gets, so report how many you tried. To see
@@ -424,7 +424,7 @@ words = f"""Question: do a grey and a blue-first camera sort as well as a colour
 Answer: grey loses {means["colour"] - means["grey"]:.2f} of accuracy on test images (mean of {len(seeds)} seeds).
 Blue first changes it by {gap:.3f}, with a standard error of {error:.3f}.
 
-Three arms were tried. The learning rate comes from a sweep over three values."""
+Three arms were tried. The learning rate comes from a sweep over three values, on colour."""
 page = runs.report(
     Path(tempfile.mkdtemp(), "fruit.html"), title="A camera for the packing hall", text=words,
     name="10-fruit", last=len(answers), by="arm", metrics="loss", pictures=[figure],
@@ -448,7 +448,7 @@ assert len(list(runs.table(name="10-fruit", last=len(answers))["id"])) == len(an
 # - The two ranks share the training rows, `config["train"]`, so that neither trains on all of them. Rank 0 takes every second row from row 0 on, rank 1 from row 1 on.
 # - The loop returns the perplexity of the test rows, `config["test"]`.
 #
-# Both parts are tuples of two tensors, x and y. The check runs your loop on two workers, three times.
+# `config["train"]` and `config["test"]` are tuples of two tensors, x and y. The check runs your loop on two workers, three times.
 
 # %%
 import ray.train
@@ -510,11 +510,11 @@ frame.head(3)
 
 # %% [markdown]
 # ### Exercise 10-3 ★★★ · Write the loop
-# Write a loop for such rows, with what you have learnt in this lesson and in 03b. The model is `torch.nn.Linear(columns, 1)`, trained with SGD. `config["train"]` is a dataset like the one above, and `config["valid"]` is a tuple of two tensors: x of shape [n, columns], and the prices y of shape [n].
+# Write a loop for such rows, with what you have learnt in this lesson and in 03b. The model is `torch.nn.Linear(columns, 1)`, trained with SGD. `config["train"]` is a dataset like `flat_rows`, and `config["valid"]` is a tuple of two tensors: x of shape [n, columns], and the prices y of shape [n].
 #
 # - After each of `config["epochs"]` epochs, the loop saves a checkpoint and reports `epoch`, from 0, and `rmse`: the root of the mean squared error on the validation rows. You choose the batch size and the learning rate. The prices have noise with a standard deviation of 5, and the check wants an rmse of less than 20 after four epochs.
 # - Two workers share the rows, and their weights stay equal.
-# - If it's restarted, it continues after the latest checkpoint, with its weights.
+# - If the loop is restarted, it loads the latest checkpoint and continues with the next epoch.
 # - `keep_two` keeps the two best checkpoints.
 #
 # The check runs your loop in this process, then on two workers, and makes it fail after two epochs.
@@ -601,7 +601,7 @@ check("10-3", train_table, keep_two, store)
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The same comparison on a folder of your own, in plain Ray and PyTorch. Each worker takes its rows by `[rank::world]`, as in exercise 10-4, so there is no loader:
+# A smaller comparison on a folder of your own, in plain Ray and PyTorch; its ± is the standard deviation. Each worker takes its rows by `[rank::world]`, as in exercise 10-4, so there is no loader:
 
 # %% [markdown] tags=["links"]
 # ## Official pages

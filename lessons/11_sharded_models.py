@@ -11,8 +11,8 @@
 #
 # A model with 7 billion parameters takes 28 GB in float32. Your GPU has 80 GB, so it should fit, and yet training ends in the first step: out of memory. A second GPU with DDP doesn't help, because with DDP each process holds everything.
 #
-# In 2022, a group at Meta trained OPT, a language model with 175 billion parameters, on 992 GPUs with 80 GB each ([Zhang et al.](https://arxiv.org/abs/2205.01068)). The group divided everything among the processes, with the method of this lesson,
-# which is called **FSDP**, fully sharded data parallel. You'll do the same with a model that's 50,000 times smaller, and the shares are the same.
+# In 2022, a group at Meta trained OPT, a language model with 175 billion parameters, on 992 GPUs with 80 GB each ([Zhang et al.](https://arxiv.org/abs/2205.01068)). The group divided everything among the processes, with tensor parallelism (lesson 12b) and the method of this lesson,
+# which is called **FSDP**, fully sharded data parallel. You'll do the same with a model that's 50,000 times smaller.
 
 # %%
 from labkit import cluster, datasets
@@ -112,8 +112,8 @@ assert 0.48 < here / everything < 0.55
 # **Where is the process group?** Ray Train makes it, and `fully_shard` uses it: all ranks, in one row.
 
 # %% [markdown]
-# Each worker has half of the model. `fully_shard` changes the model in place. Each parameter becomes a `DTensor`, a tensor that is divided among the ranks; `to_local()` returns the part of this rank. When a block is about to compute, forward or backward, an **all-gather** brings its parameters together, and afterwards they are dropped again. So a rank
-# never holds more than its own parts and a block or two. After the backward pass of a block, a **reduce-scatter** averages its gradients and leaves each rank with its own part.
+# Each worker has half of the model. `fully_shard` changes the model in place. Each parameter becomes a `DTensor`, a tensor that is divided among the ranks; `to_local()` returns the part of this rank. Before a block computes, forward or backward, an **all-gather** brings its parameters together, and afterwards they are dropped again. So a rank
+# holds its own parts, a block or two and, during a step, the layers outside of blocks. After the backward pass of a block, a **reduce-scatter** averages its gradients and leaves each rank with its own part.
 
 # %% [markdown] tags=["instructor"]
 # **A DTensor looks whole.** `shape` and `numel()` describe the whole tensor. Only `to_local()` shows what is here.
@@ -201,7 +201,7 @@ assert 3.9 < many / few < 4.1
 # Activations are proportional to the rows of a step. That's why a smaller batch is the first thing to try when memory runs out.
 #
 # ## Plan before you pay
-# An hour on a large GPU machine costs more than lunch, so find out beforehand whether your model fits. Two rules of thumb are enough for a transformer. A block of width w has 12 w² parameters: 4 w² in the attention, 8 w² in the two layers after it. And for each token, a block keeps about 12 vectors of length w. The rest is arithmetic:
+# An hour on a large GPU machine costs more than lunch, so find out beforehand whether your model fits. Two rules of thumb are enough for a transformer like this one. A block of width w has 12 w² parameters: 4 w² in the attention, 8 w² in the two layers after it. And for each token, a block keeps about 12 vectors of length w. The rest is arithmetic:
 
 
 # %%
@@ -219,7 +219,7 @@ def will_it_fit(width, blocks, tokens, gpus=1, precision=4, gpu_gb=80):
     return needs
 
 
-will_it_fit(width=4096, blocks=32, tokens=4096, precision=2)  # about 7 billion parameters
+will_it_fit(width=4096, blocks=32, tokens=4096, precision=2)  # 6.4 billion parameters
 will_it_fit(width=4096, blocks=32, tokens=4096, precision=2, gpus=4)
 
 # %% [markdown]
@@ -253,7 +253,7 @@ assert abs(12 * 384 * 512 * 4 * 4 / 1e6 / activations(wide, *rows_of(0)) - 1) < 
 # In the first run, the plan was 7 % too high, because the activations are gone when the last gradients arrive. In the second, it was 10 % too low, because Adam needs temporary copies while it updates, and they are larger than the activations that have just been freed. So don't plan for more than four fifths of a GPU.
 #
 # ### Exercise 11-1 ★ · How many GPUs
-# Now turn the question round, and write a function that returns the smallest number of GPUs for a model. Training takes 16 bytes for each parameter, divided equally among the GPUs. Each GPU has `gpu_gb` gigabytes, and needs `activations_gb`, which is less, for the activations of its own rows; a gigabyte has 10⁹ bytes.
+# Now turn the question round, and write a function that returns the smallest number of GPUs for a model. Training takes 16 bytes for each parameter, divided equally among the GPUs. Each GPU has `gpu_gb` gigabytes, all of which may be used here. It needs `activations_gb`, which is less, for the activations of its own rows; a gigabyte has 10⁹ bytes.
 # If you're stuck, `hint("11-1")` shows the first of three hints.
 
 
@@ -279,7 +279,7 @@ check("11-1", fewest_gpus)
 # How do you divide what a process holds? There are three answers, and they differ in what each rank holds.
 #
 # - **DDP** repeats everything on each rank.
-# - **ZeRO** (zero redundancy optimizer) divides the optimizer's states. Each rank updates one part of the parameters and sends it to the others.
+# - **ZeRO** (zero redundancy optimizer), here its stage 1, divides the optimizer's states. Each rank updates one part of the parameters and sends it to the others.
 # - FSDP divides parameters, gradients and states.
 #
 # ![What each of two ranks holds: with DDP everything; with ZeRO everything but half of the states; with FSDP2 half of everything](images/sharding.svg)
@@ -353,7 +353,7 @@ assert 0.7 < share["zero"] < 0.8 and 0.48 < share["fsdp"] < 0.55
 # **"So the memory is a half."** What is *held* is a half. The peak also has the activations, which FSDP2 doesn't divide, and the block that is gathered at the moment.
 
 # %% [markdown]
-# ZeRO saves half of the states, a quarter of the total. FSDP2 saves half of everything, as `will_it_fit` with two GPUs had planned.
+# ZeRO saves half of the states, a quarter of the total. FSDP2 saves half of all three, as `will_it_fit` plans with `gpus=2`.
 #
 # ## Is it the same model?
 # Dividing a model must not change what it learns. Here is the largest difference of a weight from the one that DDP trained:
@@ -416,7 +416,7 @@ check("11-2", train_sharded)
 # ## A batch in parts
 # FSDP2 doesn't divide the activations, because each rank has its own rows. If they are the problem, let the batch go through the model in parts, one after the other, so that only one part's activations are in memory. `backward()` *adds* to the gradients, and one `optimizer.step()` at the end uses the sum, which is called **gradient accumulation**.
 #
-# A sharded model would average its gradients over the ranks in every `backward()`. One exchange is enough: `model.set_requires_gradient_sync(False)` postpones it, and before the last part you switch it on again with `True`.
+# A sharded model would average its gradients over the ranks in every `backward()`. One exchange is enough: `model.set_requires_gradient_sync(False)` postpones it, but until then each rank holds whole gradients, and before the last part you switch it on again with `True`.
 #
 # ### Exercise 11-4 ★★ · A batch in parts
 # Write the loop of one update. `parts` is a list of pairs `(x, y)`, all with equally many rows, and `loss_of(model, x, y)` is the mean loss of the rows it gets. The model should be updated once, exactly as if all rows were one batch, and its gradients should be exchanged in the last `backward()` only.
@@ -569,7 +569,7 @@ check("11-3", load_body)
 
 # %% [markdown]
 # ## Key points
-# - Training with Adam takes four times the memory of the parameters, and the activations, which grow with the batch, come on top.
+# - Training with Adam takes 16 bytes for each parameter. The activations, which grow with the batch, come on top.
 # - Plan with 12 w² parameters for a block and 12 vectors for each of its tokens, check the plan once, and leave a fifth of the memory free.
 # - DDP, ZeRO and FSDP2 train the same model. They differ in what a rank holds and in what it sends.
 # - Call `fully_shard` for each block, then for the model, and create the optimizer last.
@@ -585,9 +585,9 @@ check("11-3", load_body)
 # |---|---|
 # | `FullyShardedDataParallel(model)` | `fully_shard` for each block, then for the model |
 #
-# Two recipes go on from here: `notebooks/recipes/compute_activations_twice.ipynb` trades time for memory, and `notebooks/recipes/fine_tune_with_lora.ipynb` trains a few weights of a large model.
+# Two recipes go on from here: `notebooks/recipes/compute_activations_twice.ipynb` (activation checkpointing) trades time for memory, and `notebooks/recipes/fine_tune_with_lora.ipynb` trains a few weights of a large model.
 #
-# Where to go next: 12. In that lesson you build what this lesson called by name: send and receive, all-reduce, gradient buckets and ZeRO, by hand.
+# Where to go next: 12. There you build all-reduce, gradient buckets and ZeRO by hand, from send and receive.
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab

@@ -216,7 +216,7 @@ def task_actor(d: Drawing) -> None:
     d.text(34, 228, "c.add.remote()", style="c", room=182)
     d.text(34, 252, "c.add.remote()", style="c", room=182)
     d.box(350, 56, 160, 66, "worker", "runs square(7)")
-    d.box(580, 56, 140, 66, "object store", "49", kind="data")
+    d.box(580, 56, 140, 66, "small result", "49", kind="data")
     d.arrow((214, 70), (350, 70))
     d.text(226, 62, "square, 7", style="n", room=90)
     d.arrow((510, 89), (580, 89))
@@ -236,16 +236,16 @@ def task_actor(d: Drawing) -> None:
 def blocks(d: Drawing) -> None:
     """A dataset as a stream of blocks.
 
-    A list of names is cut into blocks. A task processes one block: fetch and decode are fused, so it
-    does both. Its result is a block in the object store, where only a limited number may wait. When the
+    A list of names is cut into blocks. A task processes one block: it fetches each image
+    and decodes it. Its result is a block in the object store, where only a limited number may wait. When the
     consumer is slow, no further task starts: that is back-pressure.
     """
     d.text(20, 30, "names", style="b")
     for row, label in enumerate(("block 1", "block 2", "block 3", "block 4")):
         d.box(20, 44 + 44 * row, 110, 34, label, kind="data")
     d.text(200, 30, "tasks, one block each", style="b")
-    d.box(200, 44, 200, 56, "task", "fetch + decode, fused")
-    d.box(200, 112, 200, 56, "task", "fetch + decode, fused")
+    d.box(200, 44, 200, 56, "task", "fetch each image")
+    d.box(200, 112, 200, 56, "task", "fetch each image")
     d.box(200, 180, 200, 40, "not started", kind="stop")
     d.text(464, 30, "object store", style="b")
     d.frame(450, 44, 140, 124, "limited memory")

@@ -34,10 +34,11 @@ def write_images(count=200):
 def fetch(row):
     name = row["item"]
     image, error = np.zeros((28, 28), np.uint8), ""
+    with filesystem.open_input_stream(name) as stream:
+        payload = stream.read()  # a store that fails is no bad image
     try:
-        with filesystem.open_input_stream(name) as stream:
-            image = np.asarray(PIL.Image.open(io.BytesIO(stream.read())).convert("L"))
-    except OSError as problem:
+        image = np.asarray(PIL.Image.open(io.BytesIO(payload)).convert("L"))
+    except Exception as problem:  # Pillow raises several kinds
         error = repr(problem)
     return {"image": image, "label": int(name.split("/")[-2]), "name": name, "error": error}
 

@@ -44,7 +44,7 @@ def train_loop(config):  # all settings in one run: the workers start once
 
 
 folder = Path(os.environ.get("FOLDER") or tempfile.mkdtemp())
-for number in range(0 if "FOLDER" in os.environ else 400):  # greenish or reddish noise
+for number in range(0 if "FOLDER" in os.environ else 400):  # cyan or magenta noise
     (folder / str(number % 2)).mkdir(exist_ok=True)
     noise = np.random.default_rng(number).normal(np.roll([88, 100, 100], number % 2), 40, (16, 16, 3))
     Image.fromarray(noise.clip(0, 255).astype("uint8")).save(folder / str(number % 2) / f"{number}.png")
