@@ -3,7 +3,7 @@
 #
 # By the end of this lesson you can
 # - check whether your machine is ready;
-# - run a PyTorch loop on two workers (exercise 00-1);
+# - run a PyTorch loop on two workers, and count steps (exercise 00-1);
 # - read the panel of a run, and tell a slow model from slow data (00-3);
 # - stop a run, and find it again later.
 #
@@ -24,7 +24,7 @@ doctor()
 
 # %% [markdown]
 # ## The shortest distributed training there is
-# First, start a **cluster**: a group of processes that run work for you, on one machine or on many. This one has a single machine, yours.
+# First, start a **cluster**: one or more machines on which Ray runs work for you. This one has a single machine, yours.
 
 # %%
 from labkit import cluster
@@ -69,14 +69,14 @@ def train_loop(config):
 # %% [markdown]
 # - `prepare_model` copies the weights of worker 0 to the others, and makes all of them average their gradients in each `backward()`. So the models start equal, get the same updates, and stay equal.
 # - `prepare_data_loader` gives each worker its own part of the rows, a **shard**.
-# - `ray.train.report` collects metrics.
+# - `ray.train.report` sends metrics to Ray.
 #
 # `TorchTrainer` runs this function in two **workers**, which are separate Python processes. The panel follows the run from outside: your loop doesn't know about it.
 #
 # Before you run it, guess. You remember a surprise better than a fact. A prediction is for you alone, and you can skip it.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Both workers take 32 rows per step. How many rows does one update of the model use?
+# **Predict.** Each worker uses 32 rows per step. How many rows does one update of the model use?
 
 # %%
 from labkit.exercises import check, hint, predict, predictions, progress_table, reveal
@@ -99,7 +99,7 @@ with panel.watch(trainer):
 reveal("00-a", 2 * 32)
 
 # %% [markdown]
-# That was a distributed training run. Each update used 64 rows, 32 from each worker; this number is called the **global batch**.
+# That was a distributed training run. Each full step used 32 rows from each worker. Together, these 64 rows are the **global batch**.
 
 # %% [markdown] tags=["instructor"]
 # **A prediction with a number that feels silly.** Say: "It isn't graded. You learn from the distance between your guess and the measurement."
@@ -117,7 +117,7 @@ reveal("00-a", 2 * 32)
 
 # %% [markdown]
 # ### Exercise 00-1 ★ · The steps of an epoch
-# An **epoch** is one pass over all rows. This time, a single process trains on all 1,437 rows in batches of 64. How many steps does an epoch have, and how many rows does the last one have?
+# An **epoch** is one pass over all rows. Suppose that a single process trains on all 1,437 rows in batches of 64. How many steps does an epoch have, and how many rows does its last step use?
 
 # %%
 steps = ...  # your answer
@@ -218,7 +218,7 @@ first = runs.latest("00-first")
 first.rows_per_second / (1 - first.waiting_share)
 
 # %% [markdown]
-# The estimate for slow data is usually a little lower. While one worker waits for its data, the other waits for it in `backward()`, and the share doesn't count that.
+# The slow run's estimate is usually a little lower than this one. While one worker waits for data, the other waits for that worker in `backward()`, and the share doesn't count this.
 #
 # Do this at work before you buy a faster GPU: if a run mostly waits for its data, the new GPU will wait, too.
 

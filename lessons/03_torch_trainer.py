@@ -10,7 +10,7 @@
 # **Time** … · **Needs** 00, 01
 #
 # In 2017, a group at Facebook trained ResNet-50 on ImageNet in one hour instead of 29, with 256 GPUs instead of 8, and with the same accuracy
-# ([Goyal et al.](https://arxiv.org/abs/1706.02677)). The loop they ran is the one in this lesson. Here, two processes on your machine stand in for 256 GPUs.
+# ([Goyal et al.](https://arxiv.org/abs/1706.02677)). They used the method of this lesson: averaged gradients. Here, two processes on your machine stand in for 256 GPUs.
 
 # %%
 from labkit import cluster, datasets
@@ -161,7 +161,7 @@ pandas.DataFrame({record.name: record.seconds for record in (one, two)}).round(2
 # - *start* is the time until the first step: processes start, import PyTorch and connect. You pay it once, whether the run takes ten seconds or ten days.
 # - *data* is the time that the loop waits for batches. Here they come from memory, so it waits only briefly.
 # - *training* is the steps. Each of the two workers computes only half of the images, so without any exchange you'd expect half of the time that one process takes. What comes on top is the exchange of gradients. For a model this small, it takes as long as the computation that is saved, or longer.
-# - *between epochs* is what the loop does outside of its steps. Here it calls `report`, and with two workers it waits there until both have arrived and Ray has taken in the metrics.
+# - *between epochs* is what the loop does outside of its steps. Here it calls `report`, and with two workers it waits there until both have arrived.
 # - *rest* comes after the last step. Ray takes in the last report and ends the workers. You pay this once, too.
 
 # %% [markdown]
@@ -205,7 +205,7 @@ assert 0 < largest_difference(alone.return_value, together.return_value) < 1e-3
 
 # %% [markdown]
 # The average of two gradients over 64 images each is the gradient over all 128. Floats are rounded after each addition, and the two runs add in a different order, so the last digits differ. This is worth checking in your own project. Train once with one
-# process and the global batch, and once with your workers, both with `shuffle=False`. If the weights differ by more than rounding, a worker sees the wrong rows, or the gradients aren't averaged. With `shuffle=True` the two runs draw different batches, so their weights differ anyway.
+# process and the global batch, and once with your workers, both with `shuffle=False`. If the weights differ by more than rounding, a worker sees the wrong rows, or the gradients aren't averaged. With shuffling, dropout, batch normalization or unequal seeds they differ anyway.
 #
 # The panels show different losses for the same model: each is the loss of the last batch on rank 0, which had 64 images in one run and 128 in the other.
 #
@@ -216,11 +216,11 @@ assert 0 < largest_difference(alone.return_value, together.return_value) < 1e-3
 # - **Let it grow.** Keep `batch_size`. Each update uses more images, so an epoch has fewer updates, and each update can be bolder. The **linear scaling rule** says: if the global batch is k times larger, use a learning rate that is k times
 #   larger. At the start of a run such a rate is too high, so increase it gradually over the first epochs, the **warm-up**. Goyal et al. did this up to a global batch of 8,192; beyond that, accuracy dropped.
 #
-# If you change the global batch and nothing else, you're training a different model, and usually a worse one.
+# If the global batch grows and nothing else changes, you're training a different model, and usually a worse one.
 
 # %% [markdown]
 # ### Exercise 03-4 ★ · Four workers
-# A run with one process uses `batch_size=128` and `lr=0.05` on 50,000 images. You move it to four workers. Fill in both columns. The loader has `drop_last=True`, so an epoch has as many steps as full global batches fit into it.
+# A run with one process uses `batch_size=128` and `lr=0.05` on 50,000 images. You move it to four workers. Fill in both dicts; `batch_size` is per worker. The loader has `drop_last=True`, so an epoch has as many steps as full global batches fit into it.
 
 # %%
 same_model = {"batch_size": ..., "steps per epoch": ..., "lr": ...}  # your answer: keep the global batch
@@ -244,7 +244,7 @@ check("03-4", same_model, scaled)
 
 # %% [markdown]
 # ## Batch normalization
-# Two things go wrong with `BatchNorm` on several workers, and they have bitten most people who use DDP.
+# Two things go wrong with `BatchNorm` on several workers.
 #
 # - Each worker computes the mean and the variance of *its* images. With 8 images per worker these are noisy. On GPUs, `torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)`, called before `prepare_model`, computes them over all workers.
 # - The running mean and variance are *buffers* of the model. If a single rank evaluates the model, let it use the model inside the wrapper, `model.module`. Each forward pass through the wrapper starts with an exchange: DDP copies rank 0's buffers to
@@ -278,7 +278,7 @@ check("03-5", accuracy_on_all_ranks)
 
 # %% [markdown]
 # ## When two workers win
-# Two workers are worth it when each of them has something of its own: a GPU, a core, or something to wait for. Here each row takes a millisecond to arrive, as if it came from another city.
+# Two workers are worth it when each has its own GPU, core or wait, and a step takes much longer than the exchange. Here each row takes a millisecond to arrive, as if it came from another city.
 
 # %%
 import time
@@ -346,7 +346,7 @@ def train_blanks(config):
     with tempfile.TemporaryDirectory() as folder:
         torch.save(model.state_dict(), f"{folder}/weights.pt")
         checkpoint = ray.train.Checkpoint.from_directory(folder)
-        ray.train.report({}, checkpoint=checkpoint)  # only rank 0 attaches a checkpoint; the others pass None
+        ray.train.report({}, checkpoint=checkpoint)  # change this, too: only rank 0 attaches one
 
     ...  # your answer: change what is above, and remove this line
 
@@ -381,7 +381,7 @@ check("03-1", train_blanks)
 # - Four lines change: `prepare_model`, `prepare_data_loader`, `report`, and `TorchTrainer(...).fit()` around it.
 # - DDP averages gradients in `backward()`, so two workers with 64 rows train the model that one process trains with 128.
 # - If the global batch grows, so should the learning rate, after a warm-up.
-# - Two workers are worth it when each has a GPU, a core or a wait of its own, and when the run is long compared with its start.
+# - Two workers are worth it when each has its own GPU, core or wait, when steps are long compared with the exchange, and the run is long compared with its start.
 #
 # | older tutorials | today |
 # |---|---|

@@ -9,7 +9,7 @@
 # **Time** … · **Needs** 03
 
 # %% [markdown]
-# In 2022, Meta trained OPT-175B on 992 GPUs. In two months, hardware failures caused at least 35 manual restarts, and about 70 more were automatic
+# Meta trained OPT-175B on 992 GPUs. In two months, hardware failures caused at least 35 manual restarts and, by the authors' estimate, more than 70 automatic ones
 # ([Zhang et al.](https://arxiv.org/abs/2205.01068), section 2.5). Each time the run continued from its latest checkpoint. At that scale a run *will* be
 # interrupted, and the only question is how much work is lost each time.
 #
@@ -87,7 +87,7 @@ file = f"{tempfile.mkdtemp()}/state.pt"
 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 2}, file)
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Which of the resumed runs ends with the same weights as the uninterrupted one?
+# **Predict.** One run loads only the weights, the other the optimizer, too. Which ends with the same weights as the uninterrupted run?
 
 # %%
 from labkit.exercises import check, hint, predict, reveal
@@ -125,7 +125,7 @@ assert with_optimizer == 0 and weights_only > 1e-4
 # The argument `weights_only=True` asks PyTorch to accept tensors and plain values only. It's designed not to run code from the file, which matters when you didn't write the file yourself.
 #
 # ## The loop, in a file
-# Here is the loop from lesson 03, and two functions around it. Run this cell: it writes the file `my_loop.py`, which later lessons use again. (The file comes with the notebooks, so the cell overwrites it with the same text.)
+# Here is the loop from lesson 03, now with shuffling, and three functions that it calls. Run this cell: it writes the file `my_loop.py`, which later lessons use again. (The file comes with the notebooks, so the cell overwrites it with the same text.)
 
 # %% tags=["long"]
 # %%writefile my_loop.py
@@ -166,9 +166,11 @@ def resume(model, optimizer):
 
 @torch.no_grad()
 def accuracy(model, rows):
-    """The share of the dataset `rows` that the plain `model` gets right."""
-    right = [(model(x).argmax(dim=1) == y).sum().item() for x, y in DataLoader(rows, batch_size=256)]
-    return sum(right) / len(rows)
+    """The share of `rows` that the plain `model` gets right, in the mode (train or eval) that it is in."""
+    device, right = next(model.parameters()).device, 0
+    for x, y in DataLoader(rows, batch_size=256):
+        right += (model(x.to(device)).argmax(dim=1).cpu() == y).sum().item()
+    return right / len(rows)
 
 
 def train_loop(config):
@@ -196,13 +198,13 @@ def train_loop(config):
 #
 # *Every* rank calls `report`, although only rank 0 has something to upload. That's because `report` is a **barrier**: each worker that reaches it waits until all the others are there, and then all of them continue.
 #
-# ![A run in time: start, data, steps, and report as a barrier at which rank 1 waits for rank 0's upload](images/timeline.svg)
+# ![A run in time: start, data, steps, and report as a barrier; then rank 0 uploads, and rank 1 waits for it in the next epoch](images/timeline.svg)
 
 # %% [markdown] tags=["instructor"]
 # **Only rank 0 saves, but all report.** `report` is a barrier. A rank that doesn't call it leaves the others waiting.
 
 # %% [markdown]
-# Now import the file. The cell reloads it, so you can change the file and run both cells again. The last line makes Ray send the *code* of this module to the workers, because a worker on another machine doesn't have your file.
+# Now import the file. The cell reloads it, so you can change the text in the cell above and run both cells again. The last line makes Ray send the *code* of this module to the workers, because a worker on another machine doesn't have your file.
 
 # %%
 import importlib
@@ -242,7 +244,7 @@ with panel.watch(trainer):
 # The loss in the panel jumps although the accuracy rises. Each point is the loss of *one* batch on rank 0, and the last batch of an epoch has only a few images.
 #
 # ## What came back
-# Everything the run produced is in the store. Another process, on another machine and a week later, finds it by its path:
+# The checkpoints that were kept are in the store, with their metrics. Another process, on another machine and a week later, finds it by its path:
 
 # %%
 found = Result.from_path(
@@ -263,7 +265,7 @@ assert 2 <= len(kept) <= 3 and 5 in kept
 assert my_loop.accuracy(model, test) == max(metrics["accuracy"] for _, metrics in found.best_checkpoints)
 
 # %% [markdown]
-# One more thing about `report`: Ray keeps its metrics on disk only if a checkpoint came with them.
+# One more thing about `report`: Ray stores its metrics only if a checkpoint came with them.
 #
 # ## A loop that stops early, and hangs
 # Why should you care about barriers? Because this innocent loop never ends. It saves time: as soon as the model is good enough, rank 0 stops.
@@ -344,7 +346,7 @@ assert one_process.return_value < 10  # no wrapper, so nothing waits in backward
 
 # %% [markdown]
 # ### Exercise 03-2 ★★ · Stop together
-# Fix the loop. With any number of workers it should still stop early, and all ranks should stop after the same epoch, whatever rows each of them trains on. Return the number of epochs trained, as above. *Any number* includes 0: in this notebook, with `num_workers=0`, there's no process group for calls such as `all_reduce`.
+# Fix the loop. With any number of workers it should still stop early, and all ranks should stop after the same epoch, so don't decide by a rank's own rows. Return the number of epochs trained, as above. *Any number* includes 0: in this notebook, with `num_workers=0`, there's no process group for calls such as `all_reduce`.
 
 
 # %%
@@ -430,7 +432,7 @@ assert sorted(metrics["epoch"] for _, metrics in safe.best_checkpoints) == [0, 1
 #
 # ### Exercise 03-3 ★ · Resume with a schedule
 # A loop of yours also has a learning-rate schedule, and its checkpoint contains `{"model": …, "optimizer": …, "scheduler": …, "epoch": …}` in `state.pt`. Write the function that it calls before its first epoch. If there is a checkpoint, load
-# all three and return the epoch to start with; otherwise return 0. The check makes a run on the cluster fail once.
+# the model (saved without its wrapper), the optimizer and the schedule, and return the epoch to start with; otherwise return 0. The check makes a run on the cluster fail once.
 
 
 # %%
@@ -455,7 +457,7 @@ check("03-3", resume, store)
 
 # %% [markdown]
 # ## The trap of a reused name
-# A run also resumes when you call `fit()` again with the same name and storage. After a crash of your notebook that's what you want. At any other time it's a trap. Watch what happens to an experiment with a new learning rate
+# A run also resumes when you call `fit()` again with the same name and storage. After a crash, or to add epochs, that's what you want. Otherwise it's a trap. Watch what happens to an experiment with a new learning rate
 # and an old name:
 
 # %%

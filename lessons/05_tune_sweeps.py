@@ -76,8 +76,8 @@ reveal("05-a", len(results))
 # %% [markdown]
 # Multiply the lengths of the grids, then multiply by `num_samples`: 3 × 2 × 2. The random value multiplies nothing, because each trial draws its own.
 #
-# Above is Tune's own report. *Using FIFO* (first in, first out) means that no trial is stopped early, and a line such as *2.0/3 CPUs* says how many CPUs trials had reserved when it was printed. With `verbose=0`, as in the next sweep, Tune prints
-# nothing. Later the lab's panel shows all of it in one place. What trials save is below `storage_path`; without that option it's in `~/ray_results`.
+# Above is Tune's own report. *Using FIFO* (first in, first out) means that no trial is stopped early, and a line such as *2.0/3 CPUs* says how many CPUs trials had reserved when it was printed. With `verbose=0`, as in the next sweep, there is no
+# report. Later the lab's panel shows all of it in one place. What trials save is below `storage_path`; without that option it's in `~/ray_results`.
 #
 # `fit()` returns a list of results, one for each trial, with its configuration, its last metrics and, if it saved one, its checkpoint. `get_best_result` compares them by `metric` and `mode`:
 
@@ -163,7 +163,7 @@ a, b = np.random.default_rng(0).uniform((0, 0), (8, 40), (10_000, 9, 2)).transpo
 assert 0.85 < np.mean((-((a - 3) ** 2) - (b - 20) ** 2 / 1000).max(axis=1) > on_grid["height"].max()) < 0.95
 
 # %% [markdown]
-# Was it luck? A little: on this hill, nine random trials beat this grid nine times out of ten. The grid tries three values of `a`, the one that matters, three times each. At random, every trial tries another one.
+# Was it luck? A little: on this hill, nine random trials beat this grid nine times out of ten. The grid tries three values of `a`, the one that matters, three times each. At random, every trial tries a new one.
 #
 # In 2012, James Bergstra and Yoshua Bengio compared both on neural networks, and random search found models that were as good or better in a small fraction of the computing time ([Bergstra & Bengio](https://www.jmlr.org/papers/v13/bergstra12a.html)). Usually
 # only a few of the hyperparameters matter, and you don't know in advance which.
@@ -171,10 +171,10 @@ assert 0.85 < np.mean((-((a - 3) ** 2) - (b - 20) ** 2 / 1000).max(axis=1) > on_
 # Use a grid when a report has to list every combination. Otherwise draw at random, over a range that's wide enough: if the winner is at the edge of its range, the range was too narrow.
 #
 # ## A training loop that Tune can watch
-# Now for a real one, with the loop that you have at work. Two lines at the end of each epoch are new: one makes a checkpoint of a folder, and `tune.report` hands it to Tune together with the accuracy. It does so inside the `with` block, while the folder is
+# Now for a real one, with the loop that you have at work. The end of each epoch is new: it saves a folder as a checkpoint, and `tune.report` sends it to Tune together with the accuracy. The report is inside the `with` block, while the folder is
 # there, and after every epoch, because Tune can stop a bad trial only if it hears from it on the way.
 #
-# The checkpoint has only the weights. That's enough to use the model; to resume a trial, you'd save the optimizer's state, too (05b). The function returns nothing: if it returned the model, Tune would raise an error, because it takes only a
+# The checkpoint has only the weights. That's enough to use the model; to resume a trial, you'd save the optimizer's state, too (05b). The function returns nothing: if it returned the model, the trial would fail, because Tune accepts only a
 # number or a dict.
 
 # %%
@@ -258,8 +258,8 @@ trainable = tune.with_resources(tune.with_parameters(train_digits, train=train, 
 
 # %% [markdown]
 # ## Stop the bad ones early
-# Most configurations are bad, and most bad ones look bad after a single epoch. Why train those to the end? `ASHAScheduler` compares trials at a few milestones, called **rungs**. Below they are after 1, 3
-# and 9 **iterations**, which is Tune's word for one report; here it's one epoch. A trial continues if it is among the best third of those that have reached the rung so far; otherwise it is stopped.
+# Most bad configurations look bad after a single epoch. In Tune, a **scheduler** decides which trials stop. `ASHAScheduler` compares them at a few milestones, called **rungs**. Below they come after 1, 3
+# and 9 **iterations**. An iteration is one report, here one epoch. A trial continues if it is among the best third of those that have reached the rung so far; otherwise it is stopped.
 #
 # ![Of 27 trials, 18 stop at the rung after 1 iteration, 6 after 3, 2 after 9, and one reaches 27](images/rungs.svg)
 #
@@ -343,7 +343,7 @@ check("05-3", rungs, left)
 #
 # - it keeps its results below `folder`;
 # - it runs nine trials of nine steps;
-# - their learning rate is drawn from 0.001 to 1, from each power of ten equally often;
+# - their learning rate is random, below 0.01 as often as from 0.01 to 0.1 and from 0.1 to 1;
 # - ASHA compares them after 1 and 3 steps;
 # - the best third continues.
 #
@@ -432,7 +432,7 @@ assert accuracy(model, test) >= 0.95
 
 # %% [markdown]
 # Don't read too much into the winner. In the picture below a dot is a trial: its colour is the accuracy when it ended, and its size is the number of epochs. Most were stopped after one epoch. Several bright dots have nearly
-# the same accuracy, and with another seed a different one of them would have won. What you can trust is the *region*: if the learning rate is too small, the model learns too slowly, and if it's too large, training diverges.
+# the same accuracy, and with a different seed, a different one might have won. What you can trust is the *region*: if the learning rate is too small, the model learns too slowly, and if it's too large, training diverges.
 # If you compare trials by a loss, a diverged one reports `nan`, and because every comparison with `nan` is false, ASHA never stops it. Report a large number instead, also for a loss that has exploded: `loss if loss < 1e9 else 1e9`. To claim that
 # one configuration beats another, run both with several seeds; lesson 10 shows how many.
 
@@ -526,7 +526,7 @@ check("05-4", fixed_sweep)
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The same sweep as a script in plain Ray and PyTorch:
+# A sweep of 16 trials as a script in plain Ray and PyTorch:
 
 # %% [markdown] tags=["links"]
 # ## Official pages

@@ -78,7 +78,7 @@ assert results.get_best_result().config["x"] == 4
 # %% [markdown]
 # ### Exercise 05b-1 ★★★ · Pick up the work
 # This is gradient descent on (x − 3)² with a momentum. If its process is killed, it starts again with x = 0. Change it so that it reports the loss with a checkpoint after each step, and resumes from there. After a failure no step runs twice, and there are `config["steps"]` steps overall, with the
-# same losses as in a trial that never failed. What has to be in the checkpoint? `once_more` is the setting that starts a failed trial one more time. The check lets a trial fail after its second report, on your cluster.
+# same losses as in a trial that never failed. What has to be in the checkpoint? `once_more` is a `FailureConfig` that restarts a failed trial once. The check lets a trial fail after its second report, on your cluster.
 
 # %%
 import json
@@ -198,7 +198,7 @@ if __name__ == "__main__":
     main(*sys.argv[1:])
 
 # %% [markdown]
-# The environment variable `TUNE_GLOBAL_CHECKPOINT_S=0` makes Tune save its state after every event. By default it does so every ten seconds, which is fine for a night and too rarely for this lesson. The next cell starts the program, and waits until two trials have
+# The environment variable `TUNE_GLOBAL_CHECKPOINT_S=0` makes Tune save its state after every event. By default it does so every ten seconds, which is fine for a night but too rare for this lesson. The next cell starts the program, and waits until two trials have
 # counted to twelve and the other two have made a second step. By then Tune has saved that the first two are over. Then the cell kills the program with `SIGKILL`, which leaves it no chance to clean up.
 
 # %%
@@ -297,7 +297,7 @@ assert [result.metrics["count"] for result in results] == [12] * 4
 # %% [markdown]
 # ## One process, many trials
 # Starting a process, importing PyTorch and fetching the data costs seconds per trial. With 200 short trials that's many minutes of nothing. With `reuse_actors=True` a process that has finished one trial takes the next. A function is
-# then called again from its first line, even if it resumes as in 05b-1. A class separates what's done once in each process from what's done for each trial. And because Tune is in charge of the loop, it can *pause* a trial after any step, save it, and give its process to another one.
+# then called from its first line for each trial, new or resumed. A class separates what's done once in each process from what's done for each trial. And because Tune is in charge of the loop, it can *pause* a trial after any step, save it, and give its process to another one.
 #
 # Such a class derives from `tune.Trainable`. It has no loop, but a method for each thing that Tune may want:
 
@@ -444,7 +444,7 @@ check("05-2", Descent)
 # In 2019, Waymo and DeepMind trained the network that finds pedestrians and cyclists around a Waymo car in this way. It raised 24 % fewer false alarms, with half of the time and computing that their earlier search had needed
 # ([TechCrunch](https://techcrunch.com/2019/07/25/waymo-and-deepmind-mimic-evolution-to-develop-a-new-better-way-to-train-self-driving-ai/)).
 #
-# It needs everything that `Digits` can do: save, load and reset. With `quantile_fraction=0.5`, the worse half copies from the better half, and with `synch=True` the trials wait for one another before they are compared.
+# Trials must save and load and, to be used again, reset: `Digits` can do that. With `quantile_fraction=0.5`, the worse half copies from the better half, and with `synch=True` the trials wait for one another before they are compared.
 
 # %%
 from ray.tune.schedulers import PopulationBasedTraining
@@ -482,7 +482,7 @@ assert ((table["config/lr"] - table["lr"]).abs() > 1e-6).any()
 
 # %% [markdown]
 # They differ in each trial that was changed. And trials with the same `lr` have exactly the same accuracy, whatever their configurations say. The configuration was changed, and the training never noticed. Here is what happened: Tune calls `reset_config` with the new learning rate first,
-# and `load_checkpoint` afterwards. A PyTorch optimizer's state includes its learning rate, so loading it brings back the copied trial's.
+# and `load_checkpoint` afterwards. A PyTorch optimizer's state includes its learning rate, so the rate of the copied trial is loaded, too.
 #
 # ### Exercise 05b-2 ★ · Make the change count
 # Write a class that does the same as `Digits`, except that after `load_checkpoint` the optimizer uses the learning rate of this trial's configuration. Tune keeps the configuration in `self.config`. Weights and momentum
@@ -612,7 +612,7 @@ assert list(results.get_dataframe()["epoch"]) == [2, 2]
 # |---|---|
 # | `tune.run(…, resume=True)`, `Tuner(TorchTrainer(…))` | `tune.Tuner.restore(path, trainable=…)`, a driver function |
 #
-# The program of *When the notebook is killed* runs without a notebook. Replace the lines that import the lab by `ray.init()` and your own filesystem, and it needs nothing of the lab.
+# The program of *When the notebook is killed* runs without a notebook. Without the panel, and with `ray.init()` and your own filesystem instead of the lab's cluster and store, it needs nothing of the lab.
 
 # %% [markdown] tags=["links"]
 # ## Official pages

@@ -11,7 +11,7 @@
 # **Time** … · **Needs** 00, 01, 03, 03b
 
 # %% [markdown]
-# If one machine fails once in three years, 1,000 of them fail about once a day. Llama 3 was trained on 16,384 GPUs, and in 54 days 419 unexpected interruptions stopped the run, one every three hours
+# If each machine fails once in three years, one of 1,000 fails about every day. Llama 3 was trained on 16,384 GPUs, and in 54 days 419 unexpected interruptions stopped the run, one every three hours
 # ([The Llama 3 Herd of Models](https://arxiv.org/abs/2407.21783), section 3.3.4). You can't prevent that. What you can decide is how much work each failure costs, and in this lesson you'll count it: you kill workers and whole nodes, and see which
 # steps are trained twice.
 
@@ -90,7 +90,7 @@ assert panel.state.status == "failed"
 # %% [markdown]
 # ## A loop that can resume at any step
 # Suppose the run resumes with some step. Which rows does that step use? A shuffling `DataLoader` has no answer, because after a restart it begins with its first batch again: some rows of the epoch would be used twice, and others never. So we compute the
-# rows from the number of the step. A `DataLoader` accepts a *batch sampler*, which tells it the rows of each batch. A list of lists of row numbers is enough. The rows at the end of an epoch's order that are too few for a step are left out:
+# rows from the number of the step. A `DataLoader` accepts a *batch sampler*, which tells it the rows of each batch. A list of lists of row numbers is enough. If too few rows for a step are left at the end of an epoch, they are skipped:
 
 # %%
 BATCH = 96  # rows of one step, all workers together
@@ -110,7 +110,7 @@ def batches(first, last, rank, workers):
 # then used twice, and others not at all. Here the step's number is enough to find its rows again, with any number of workers.
 
 # %% [markdown]
-# Each worker gets every second row of the global batch, or every fourth if there are four workers. Saving and resuming work as in `my_loop.py`, except that they count steps:
+# Each worker gets every second row of the global batch, or every fourth if there are four workers. There is no `prepare_data_loader`, so on GPUs you would move `x` and `y` yourself. Saving and resuming work as in `my_loop.py`, except that they count steps:
 
 # %%
 import tempfile
@@ -421,7 +421,7 @@ assert fault.standstill > 2
 # The run isn't affected, and the frozen rank is named all the same. If a permission is missing, the panel's line has the command that gives it.
 
 # %% [markdown]
-# Ray did nothing. Rank 1 was frozen, but its process existed, so Ray considered it alive. If a rank never wakes up, Ray gives up on it after `RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S`, by default ten minutes.
+# Ray did nothing. Rank 1 was frozen, but its process existed, so Ray considered it alive. If it stays frozen, Ray gives up on it after `RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S`, by default ten minutes.
 #
 # If no rank makes a step for a while, the panel collects every rank's stack and shows which ranks are waiting, and where: here rank 0 waited in `backward()`, and rank 1 didn't wait at all. By default the panel does so after 30 seconds; here `hang_after` is one. (The summary
 # leaves it out, because the run went on.)
@@ -473,8 +473,8 @@ check("08-2", good_enough)
 
 # %% [markdown]
 # ## A machine that says goodbye
-# A crash comes without warning, but the loss of a machine is often announced. Cheap *spot* machines, for example, which a cloud rents out only while it has no better use for them, are taken back with a notice of a minute or two. This is a **preemption**. Ray passes the notice on to the workers, and then `ray.train.get_preemption_info()` stops returning
-# None. So you save only once it matters:
+# A crash comes without warning, but the loss of a machine is often announced. Cheap *spot* machines, for example, are taken back when the cloud has a better use for them, with a notice of seconds or minutes. This is a **preemption**. Ray passes the notice on to the workers, and then `ray.train.get_preemption_info()` stops returning
+# None. So you save only when it matters:
 
 
 # %%
@@ -518,7 +518,7 @@ fault
 # %% [markdown]
 # *Noticed after* is long in this card, because it ends when the old workers were replaced. Ray had passed on the notice long before, and the run saved because of it. Why the run stalled for so long comes in the next section.
 #
-# The old workers got as far as step `reached`, and the new ones started with the last checkpoint. From these two numbers you can also compute what other policies would have cost: `every 10 steps` loses the steps since its last save.
+# The old workers got as far as step `reached`, and the new ones started with the last checkpoint. From `reached` you can also compute what other policies would have cost: `every 10 steps` loses the steps since its last save.
 
 # %%
 twice = {
@@ -621,7 +621,7 @@ check("08-3", save_model)
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The same job in plain Ray, as the script [08_when_machines_fail.py](plain/08_when_machines_fail.py):
+# A small job in plain Ray, as the script [08_when_machines_fail.py](plain/08_when_machines_fail.py):
 
 # %% [markdown] tags=["links"]
 # ## Official pages

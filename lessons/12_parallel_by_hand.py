@@ -183,7 +183,7 @@ for program in (naive, tree):
         )
 
 # %% [markdown]
-# The tree takes 2 · log₂ n messages, so it stays fast with many ranks. But each message is still the whole array, and in the last round before the sum is complete, only two ranks do anything.
+# The tree takes 2 · log₂ n rounds, so it stays fast with many ranks. But each message is still the whole array, and in the last round before the sum is complete, only two ranks do anything.
 
 # %% [markdown]
 # ## The ring
@@ -274,7 +274,7 @@ assert times["ring"][1] < times["tree"][1] / 2
 assert abs(run(ring, 8, gradients).time - run(ring_of_the_lab, 8, gradients).time) < 1e-9
 
 # %% [markdown]
-# For the long array the ring wins clearly: it takes nearly the same time for any number of ranks, because each rank sends less than twice its array. For the short one the latency decides, and the tree wins. That's why NCCL, the library for GPUs, has both and picks one by size.
+# For the long array the ring wins clearly, because each rank sends less than twice its array, however many ranks there are. For the short one the latency decides, and the tree wins. That's why NCCL, the library for GPUs, has both and picks one by size.
 
 # %% [markdown]
 # ## Data parallel in eight lines
@@ -610,8 +610,8 @@ run(replicated, 8, weights, steps, 0.1)
 
 # %% [markdown]
 # ### Exercise 12-4 ★★★ · ZeRO, stage 1
-# Write the same training so that each rank has the velocity of its own part only. `reduce_scatter(array)` returns part number `rank` of the sum, and `all_gather(part)` returns all parts as one array. The weights must come out as above, and they must be complete on each rank after each step, because the next forward pass needs all of them. The weights take 8.2 MB. All arrays of a rank together may take 2.5 times that, and it
-# may send as much as `replicated` does. `weights` belongs to the caller, so copy it before you change it. The check runs it on two real ranks, too.
+# Write the same training so that each rank has the velocity of its own part only. `reduce_scatter(array)` returns part number `rank` of the sum, and `all_gather(part)` returns all parts as one array. The weights must come out as above, and they must be complete on each rank after each step, because the next forward pass needs all of them. The weights take 8.2 MB. On eight ranks, all arrays of a rank together may take at most 2.5 times that, and it
+# may send no more than `replicated` does. `weights` belongs to the caller, so copy it before you change it. The check runs it on two real ranks, too.
 
 # %%
 from labkit.schedule import all_gather, reduce_scatter
@@ -674,11 +674,11 @@ assert abs(max(ran["zero"].sent) - max(ran["replicated"].sent)) < 1e-9
 assert max(ran["zero"].memory) < 0.8 * max(ran["replicated"].memory)
 
 # %% [markdown]
-# The same time, the same traffic, and a fifth less memory than `replicated`. With Adam, which has two states for each weight, and with more ranks you save more. In lesson 11 this is one line, `ZeroRedundancyOptimizer`. Lesson 12b goes on: it divides the gradients and the weights as well, which is FSDP, and then the layers themselves.
+# The same time, the same traffic, and a fifth less memory than `replicated`. With Adam, which has two states for each weight, and with more ranks you save more. Lesson 11's `ZeroRedundancyOptimizer` divides the same states, but it sends the weights on top of DDP's all-reduce. Lesson 12b goes on: it divides the gradients and the weights as well, which is FSDP, and then the layers themselves.
 #
 # ## Key points
 # - A send waits for its receiver here and in Gloo, so ranks that all send first hang. Other libraries copy short messages first, and then it depends on the size.
-# - A ring all-reduce takes 2 (n − 1) messages of 1/n of the array. For long arrays its time hardly depends on n; for short ones a tree is faster.
+# - A ring all-reduce takes 2 (n − 1) messages of 1/n of the array. So each rank sends less than twice its array, whatever n is. For short arrays a tree is faster.
 # - Data parallel training is: sum the gradients, divide by the number of ranks, update. Gradients can be sent in buckets while the backward pass computes.
 # - A reduce-scatter followed by an all-gather is an all-reduce. ZeRO updates the weights in between, so each rank keeps 1/n of the optimizer's states.
 #

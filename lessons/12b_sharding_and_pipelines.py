@@ -15,7 +15,7 @@
 
 # %% [markdown]
 # ## Four layers, by hand
-# To divide a network you need to know what happens in it. This one has four equal layers, and it learns to reproduce its input. `forward` computes the output of one layer. `backward` gets the slope of the loss with respect to the layer's output (PyTorch has it in `y.grad`), and returns the gradient of the weights and the slope for the layer before.
+# To divide a network you need to know what happens in it. This one has four equal layers, and it learns to reproduce its input. `forward` computes the output of one layer. `backward` gets the slope of the loss with respect to the layer's output (in PyTorch, `y.grad` after `y.retain_grad()`), and returns the gradient of the weights and the slope for the layer before.
 
 # %%
 import numpy as np
@@ -106,7 +106,7 @@ assert 200 < max(reference.memory) < 220
 # An all-reduce is a reduce-scatter and an all-gather. FSDP gathers twice, so it's three halves instead of two. You pay half as much again in communication. In return, a rank holds a quarter of the weights, plus the one layer that computes.
 #
 # ### Exercise 12b-1 ★★★ · FSDP
-# Write the training above with shards. `np.split(weights, world)[rank]` are the rows of this rank. Copy them, because the arrays in `layers` belong to the caller and you're going to change your shards. Return the list of this rank's trained shards. With four ranks, a rank may hold at most 100 MB at any time, which is less than the weights of the four layers. An array counts as long as a variable refers to it,
+# Write the training above with shards. `np.split(weights, world)[rank]` are the rows of this rank. Copy them, because the arrays in `layers` belong to the caller and you're going to change your shards. Return the list of this rank's trained shards. With four ranks, a rank may hold at most 100 MB at any `yield`, which is less than the weights of the four layers. An array counts as long as a variable refers to it,
 # so `del` what you no longer need. The check runs it on two real ranks, too.
 
 
@@ -178,7 +178,7 @@ assert max(ran.memory) < 0.45 * max(reference.memory)
 assert abs(max(ran.sent) / max(reference.sent) - 1.5) < 1e-9
 
 # %% [markdown]
-# Each peak is one gathered layer with its gradient; between the peaks there are only shards and outputs. The larger the network, the more you save, because one layer becomes a smaller part of it.
+# Each peak is one whole layer, its weights or its gradient; between the peaks there are only shards and outputs. The larger the network, the more you save, because one layer becomes a smaller part of it.
 #
 # PyTorch does this with `fully_shard`, once for each layer and once for the model. Here it trains the same four layers on two real ranks. PyTorch stores the weights of a linear layer transposed, therefore the `.T`.
 
@@ -228,7 +228,7 @@ assert difference(joined, by_torch) < 1e-9
 
 # %% [markdown]
 # ## A pipeline
-# FSDP sends every weight three times in each step. That's fine inside a machine and slow between machines. A **pipeline** sends no weights at all: each rank keeps one layer, the **stage**, and passes outputs to the right and slopes to the left, which are small.
+# FSDP sends every weight twice and every gradient once in each step. That's fine inside a machine and slow between machines. A **pipeline** sends no weights at all: each rank keeps one layer, the **stage**, and passes outputs to the right and slopes to the left, which are small.
 #
 # The catch: with one batch, one rank works and all others wait. So cut the batch into **micro-batches**. While rank 1 computes the first one, rank 0 computes the second. A plan says in which order a rank does its work: `("F", 2)` is the forward pass of micro-batch 2, `("B", 2)` its backward pass.
 #
@@ -272,7 +272,7 @@ large = numbers.normal(size=(128, 64))  # a batch of 66 MB
 run(stage, 4, gpipe, 1, layers, large, 0.5)
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** With one micro-batch, each of four ranks is idle for three quarters of the time and more. What will it be with eight micro-batches?
+# **Predict.** With one micro-batch, each of four ranks is idle for more than three quarters of the time. What share is it with eight?
 
 # %%
 predict("12b-b", ..., choices=["about 10 %", "about 30 %", "about 50 %", "about 70 %"])
@@ -388,9 +388,9 @@ def impatient(rank, world, count):
 run(stage, 4, impatient, 8, layers, large, 0.5)
 
 # %% [markdown]
-# It's right, and three quarters of the cluster sleep: rank 0 waits for the backward pass of micro-batch 0 before it begins micro-batch 1. Without the warm-up you pay for four ranks and get one. That's why it's worth looking at a schedule before you run it.
+# Its result is right, but three of four ranks always wait: rank 0 waits for the backward pass of micro-batch 0 before it begins micro-batch 1. Without the warm-up you pay for four ranks and get one. That's why it's worth looking at a schedule before you run it.
 #
-# PyTorch has these schedules in `torch.distributed.pipelining`. Its 1F1B on two real ranks, against ours without a pipeline:
+# PyTorch has these schedules in `torch.distributed.pipelining`. Here is its 1F1B on two real ranks, compared with our GPipe:
 
 # %%
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B

@@ -3,7 +3,7 @@
 #
 # Five minutes, and nothing to type. Run the cells one after the other with **Shift+Enter**, and read as much or as little as you like.
 #
-# You'll train a small network on handwritten digits with two **workers**, which are processes with a part of the images each. In the middle of the run, one of the workers is killed, the way Linux kills a process
+# You'll train a small network on handwritten digits with two **workers**, processes that each train on a part of the images. In the middle of the run, one of the workers is killed, the way Linux kills a process
 # when memory runs out. The run resumes by itself from its last checkpoint. At the end you compare its weights with the weights of a single, undisturbed process.
 #
 # Machines do fail: while Meta trained Llama 3 on 16,384 GPUs, 419 unexpected interruptions hit the job in 54 days, about one every three hours
@@ -120,8 +120,8 @@ print(f"one process: loss {alone.metrics['loss']:.3f}")
 
 # %% [markdown]
 # ## Two workers, and one of them dies
-# Two workers take 64 images each, so a step still uses 128. The setting `max_failures=1` allows one restart. The fault below kills the worker with **rank** 1 in its fourth epoch. Ranks, epochs and steps are counted from 0 in code,
-# and the panel counts epochs from 1: `epoch=3` is its epoch 4, and `step=4` comes after four steps of it.
+# Each of the two workers uses 64 images, so a step still uses 128. The setting `max_failures=1` allows one restart. The fault below kills the worker with **rank** 1 in its fourth epoch. Code counts ranks, epochs and steps from 0,
+# and the panel counts epochs from 1. So `epoch=3` is the panel's epoch 4, and `step=4` means after four steps of that epoch.
 #
 # Watch the panel: the epochs, the loss, the moment when a worker dies, and the restart.
 
@@ -165,7 +165,7 @@ assert largest < 1e-4
 # %% [markdown]
 # The weights agree up to rounding. Two processes and a crash led to the same model as one undisturbed process.
 #
-# That isn't luck, because three things are right here. Both runs use the same 128 images in each step: rank 0 takes the images 0, 2, 4 and so on, and rank 1 takes the others. The checkpoint contains the optimizer as well as the weights,
+# That isn't luck, because three things are right here. Both runs use the same 128 images in each step: rank 0 gets the images 0, 2, 4 and so on, and rank 1 gets the others. The checkpoint contains the optimizer as well as the weights,
 # and the loop resumes with the epoch after the checkpoint. In these lessons you build each of them, and break it once.
 #
 # ## Where to go next

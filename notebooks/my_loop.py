@@ -35,9 +35,11 @@ def resume(model, optimizer):
 
 @torch.no_grad()
 def accuracy(model, rows):
-    """The share of the dataset `rows` that the plain `model` gets right."""
-    right = [(model(x).argmax(dim=1) == y).sum().item() for x, y in DataLoader(rows, batch_size=256)]
-    return sum(right) / len(rows)
+    """The share of `rows` that the plain `model` gets right, in the mode (train or eval) that it is in."""
+    device, right = next(model.parameters()).device, 0
+    for x, y in DataLoader(rows, batch_size=256):
+        right += (model(x.to(device)).argmax(dim=1).cpu() == y).sum().item()
+    return right / len(rows)
 
 
 def train_loop(config):

@@ -294,7 +294,8 @@ def timeline(d: Drawing) -> None:
     """Where a run's time goes.
 
     A controller starts two workers. In each epoch they wait for data, make their steps, and meet at
-    report, which is a barrier: rank 1 waits there until rank 0 has uploaded the checkpoint to the store.
+    report, which is a barrier. Then rank 0 uploads the checkpoint to the store, and rank 1, which begins the
+    next epoch, waits for it in its first step.
     """
     for top, name in ((48, "controller"), (108, "rank 0"), (168, "rank 1")):
         d.text(20, top + 24, name, style="b", room=90)
@@ -303,12 +304,13 @@ def timeline(d: Drawing) -> None:
     for left in (270, 506):
         d.box(left, 108, 44, 38, "data", kind="store")
         d.box(left + 46, 108, 100, 38, "steps, test")
-        d.box(left + 148, 108, 84, 38, "upload", kind="data")
-        d.box(left, 168, 44, 38, "data", kind="store")
+        d.box(left + 150, 108, 82, 38, "upload", kind="data")
         d.box(left + 46, 168, 100, 38, "steps, test")
-        d.box(left + 148, 168, 84, 38, "waits", kind="stop")
-        d.line((left + 233, 100), (left + 233, 214), dashed=True)
-        d.text(left + 233, 230, "report", style="n", anchor="end")
+        d.line((left + 148, 100), (left + 148, 214), dashed=True)
+        d.text(left + 148, 230, "report", style="n", anchor="middle")
+    d.box(270, 168, 44, 38, "data", kind="store")
+    d.box(420, 168, 44, 38, "data", kind="store")
+    d.box(466, 168, 84, 38, "waits", kind="stop")
     d.box(110, 108, 150, 38, "imports, connects")
     d.box(110, 168, 150, 38, "imports, connects")
     d.text(110, 34, "start", style="b")

@@ -1,6 +1,7 @@
 """A ring all-reduce, and data parallel training that sends during the backward pass, on two processes.
 
-It starts them with torchrun, and reads NUM_WORKERS (2). Compares the ring with torch.distributed.all_reduce,
+It starts them with torchrun, and reads NUM_WORKERS (2; it must divide 12).
+Compares the ring with torch.distributed.all_reduce,
 and the training with DistributedDataParallel: the same up to rounding.
 """
 
