@@ -244,7 +244,7 @@ with panel.watch(trainer):
 # The loss in the panel jumps although the accuracy rises. Each point is the loss of *one* batch on rank 0, and the last batch of an epoch has only a few images.
 #
 # ## What came back
-# The checkpoints that were kept are in the store, with their metrics. Another process, on another machine and a week later, finds it by its path:
+# The checkpoints that were kept are in the store, with their metrics. Another process, on another machine and a week later, finds them by the path of the run:
 
 # %%
 found = Result.from_path(

@@ -343,7 +343,7 @@ check("05-3", rungs, left)
 #
 # - it keeps its results below `folder`;
 # - it runs nine trials of nine steps;
-# - their learning rate is random, below 0.01 as often as from 0.01 to 0.1 and from 0.1 to 1;
+# - their learning rate is random: from 0.001 to 0.01 as often as from 0.01 to 0.1 and from 0.1 to 1;
 # - ASHA compares them after 1 and 3 steps;
 # - the best third continues.
 #
