@@ -61,7 +61,10 @@ def connect(
         try:
             context = ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
-            fact = f"Ray says: {str(error).splitlines()[0][:200]}"
+            # "Initialization failure from server:" comes with a traceback of that server.
+            first, *rest = str(error).strip().splitlines()
+            cause = f" {rest[-1].strip()[:200]}" if rest and first.endswith(":") else ""
+            fact = f"Ray says: {first[:200]}{cause}"
             fix = "check it with `ray status` on its head; it needs this process's versions of Ray and Python"
             raise LabError(attempt, fact, fix) from error
     except BaseException:

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from labkit import cluster
+from labkit.cluster import connection
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.errors import LabError
 from labkit.machine import free_port
@@ -171,3 +172,15 @@ def test_a_head_on_another_machine_that_falls_silent_is_noticed(monkeypatch):
     lab._watch_head()
     assert not lab.is_running
     until(lambda: cluster.current() is None)
+
+
+def test_what_a_server_for_ray_clients_says_of_its_own_failure_is_told(home, monkeypatch):
+    def fail(**_):
+        raise ConnectionError(
+            "Initialization failure from server:\nTraceback:\n  a frame\nRuntimeError: no room"
+        )
+
+    monkeypatch.setattr(connection, "check_reachable", lambda *_: False)
+    monkeypatch.setattr("ray.init", fail)
+    with pytest.raises(LabError, match=r"Initialization failure from server: RuntimeError: no room"):
+        connection.connect("ray://10.0.0.7:10001", token_file=None)

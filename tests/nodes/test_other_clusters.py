@@ -63,7 +63,9 @@ def start_ray(machine: machines.Machine, *options: str, **variables: str) -> Non
 def three_machines(net: machines.Network, given: dict[str, str]) -> Cluster:
     """A head without a CPU for workers, and two nodes of two CPUs."""
     head = net.machine("head", own_pids=False, keeps="ray", **given)
-    start_ray(head, "--head", "--port=6379", "--num-cpus=0", f"--temp-dir={net.folder}/ray")
+    # Ray gives up on a server for a client after 30 s, which a busy machine needs for its imports.
+    patience = {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "300"}
+    start_ray(head, "--head", "--port=6379", "--num-cpus=0", f"--temp-dir={net.folder}/ray", **patience)
     for name in ("node-2", "node-3"):
         node = net.machine(name, **given)
         start_ray(node, f"--address={head.address}:6379", "--num-cpus=2")
