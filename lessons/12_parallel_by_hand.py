@@ -565,7 +565,7 @@ table = pd.DataFrame(rows, columns=["program", "MB", "simulated ms", "measured m
 table["error %"] = 100 * (table["simulated ms"] / table["measured ms"] - 1)
 table.round(1)
 
-# %% tags=["claim"]
+# %% tags=["claim", "timed"]
 large = table[table["MB"] == 8].set_index("program")
 for kind in ("simulated ms", "measured ms"):
     assert large[kind]["ring_of_the_lab"] < large[kind]["naive"]
