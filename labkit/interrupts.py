@@ -56,6 +56,21 @@ def held() -> Iterator[Callable[[], None]]:
 
 
 @contextlib.contextmanager
+def handler_kept() -> Iterator[None]:
+    """Put back the handler of SIGINT that was there before the block.
+
+    Ray's fit() leaves one that calls a controller which is gone by then, and a SparkContext one that calls
+    the JVM, mostly in the middle of another call.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError, TypeError):  # not in the main thread, or not Python's
+            signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
 def stoppable(
     what: str, *, undo: Callable[[], object] = lambda: None, left: str = "Nothing of it is left running"
 ) -> Iterator[Callable[[], None]]:

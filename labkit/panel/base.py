@@ -8,7 +8,6 @@ import contextlib
 import inspect
 import math
 import secrets
-import signal
 import threading
 import time
 import warnings
@@ -168,20 +167,17 @@ class LivePanel:
     @contextlib.contextmanager
     def _follow(self) -> Iterator[None]:
         """The course of one run. What is raised while it opens, or in the block, ends it."""
-        sigint, error, self._ended, late = signal.getsignal(signal.SIGINT), None, None, False
+        error, self._ended, late = None, None, False
         self._over, self._written = threading.Event(), threading.Event()
         LivePanel._open.append(self)
         try:
-            with contextlib.ExitStack() as around:
+            with interrupts.handler_kept(), contextlib.ExitStack() as around:
                 with interrupts.held():
                     self._begin()
                     around.enter_context(self.surroundings())
                 yield
         except BaseException as raised:
             error = raised
-        with contextlib.suppress(ValueError, TypeError):  # not in the main thread, or not Python's
-            # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
-            signal.signal(signal.SIGINT, sigint)
         try:
             with interrupts.held():
                 self._conclude(error)

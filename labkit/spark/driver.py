@@ -16,12 +16,11 @@ import logging
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,8 +121,7 @@ class Session:
         with interrupts.stoppable("session.stop()", left="Spark has been stopped all the same"):
             self._running = False
             atexit.unregister(self.stop)
-            _stop(self.spark)
-            _end(self.home, self.group)
+            _end(self.home, self.group, self.spark)
 
     def __repr__(self) -> str:
         return f"Session({self.master}, {f'{self.slots} slots' if self._running else 'stopped'})"
@@ -171,7 +169,7 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         fix = "SparkSession.active().stop(), or use it: TorchDistributor uses the active session"
         raise LabError("start Spark", fact, fix)
     home, group = settings.make_home(), f"spark-{secrets.token_hex(4)}"
-    with interrupts.stoppable("the start of Spark", undo=lambda: _give_up(home, group)) as check:
+    with interrupts.stoppable("the start of Spark", undo=lambda: _end(home, group, active())) as check:
         # In this order: another kernel that starts meanwhile removes folders that no process uses.
         supervision.use(home, group, keep=_KEEP_SECONDS)
         _prepare(_folder(home, group), used=supervision.users(home).keys(), workers=workers)
@@ -268,7 +266,8 @@ def _start(master: str, home: Path, group: str, check: Callable[[], None]) -> "S
         with (
             variables_set({n: str(v) for n, v in variables.items()}),
             log.open("ab") as output,
-            _own_sigint(),
+            interrupts.handler_kept(),
+            logs_held_back(logging.CRITICAL),  # py4j logs a traceback if an interrupt meets pyspark's handler
         ):
             how = {"start_new_session": True, "stdout": output, "stderr": subprocess.STDOUT}
             gateway = launch_gateway(popen_kwargs=how)
@@ -284,37 +283,15 @@ def _start(master: str, home: Path, group: str, check: Callable[[], None]) -> "S
         raise LabError("start Spark's driver", fact.strip()[:300], fix) from error
 
 
-@contextlib.contextmanager
-def _own_sigint() -> Iterator[None]:
-    """Take back the handler that a SparkContext sets.
+def _end(home: Path, group: str, spark: "SparkSession | SparkContext | None") -> None:
+    """Stop all of a start, and remove its secret and files. The logs stay until the next start.
 
-    An interrupt mostly comes in the middle of a call of the JVM. There it can cancel no job, and py4j logs a
-    traceback.
+    `spark` also listens in this process.
     """
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        with logs_held_back(logging.CRITICAL):  # an interrupt may come just after it was set
-            yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)
-
-
-def _give_up(home: Path, group: str) -> None:
-    """Undo a start: the context, which listens in this process, too, and all else."""
-    if (context := active()) is not None:
-        _stop(context)
-    _end(home, group)
-
-
-def _stop(spark: "SparkSession | SparkContext") -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Unable to cleanly shutdown", RuntimeWarning)
-        _within(_PATIENCE, spark.stop)
-
-
-def _end(home: Path, group: str) -> None:
-    """Stop all processes of a start, and remove its secret and files. The logs stay until the next start."""
+    if spark is not None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Unable to cleanly shutdown", RuntimeWarning)
+            _within(_PATIENCE, spark.stop)
     with logs_held_back(logging.CRITICAL):  # py4j tells with a traceback that its JVM has gone
         _forget_jvm()
         supervision.stop(home, group)

@@ -232,9 +232,11 @@ class SparkPanel(Panel):
         """
         if self._lost_port():
             return "another program had taken the port of torchrun"
-        said = self._output.torchrun_failed or _TRACEBACK in self._output.text()
-        unheard = error is not None and _LAUNCH_FAILED in str(error) and not said
-        return "torchrun failed before a rank began, and why was not heard" * (unheard and not self._begun())
+        if _LAUNCH_FAILED not in str(error) or self._begun():
+            return ""
+        if self._output.torchrun_failed or _TRACEBACK in self._output.text():
+            return ""
+        return "torchrun failed before a rank began, and why was not heard"
 
     def _notice_silence(self, over: threading.Event) -> None:
         """Say what is known while no rank has reported or printed anything: otherwise a hang has no words."""

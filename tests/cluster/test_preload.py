@@ -133,7 +133,7 @@ lab.stop()
 def test_a_server_that_was_killed_costs_time_and_nothing_else(home, lab):
     for pid in servers(home).values():
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not about(num_cpus=1)["loaded"])  # those that are idle since before are used first
+    until(lambda: not about(num_cpus=1)["loaded"])  # an idle worker that was forked before may be used first
     # Another notebook finds the cluster, and does not take it for a broken one. It may do without a server.
     address, told, *_ = python(WITHOUT, LABKIT_PRELOAD="0").stdout.splitlines()
     assert address == lab.address and told.endswith("default_worker.py None")
