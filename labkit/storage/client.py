@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import s3fs
 from aiobotocore.session import AioSession
+from botocore.handlers import add_expect_header
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from labkit.errors import LabError
@@ -47,6 +48,9 @@ class ObjectFiles(s3fs.S3FileSystem):
         else:
             names = {"key": "LABKIT_S3_ACCESS_KEY", "secret": "LABKIT_S3_SECRET_KEY"}
             given = {name: os.environ.get(variable) or None for name, variable in names.items()}
+        # "Expect: 100-continue" on a PUT: aiohttp then waits for the server's word without a limit, and a server
+        # in Go that refuses the object before it reads the body waits for the body, also without a limit.
+        session.unregister("before-call.s3", add_expect_header)
         host = urlsplit(endpoint).hostname or ""
         local = host in ("localhost", "::1") or host.startswith("127.")
         super().__init__(

@@ -87,7 +87,8 @@ class Store:
         except Exception as error:
             fix = "are endpoint and port right, and does the store run there?"
             if self.home is not None:
-                fix = f"is its disk full? Its log is {server.log_of(self.home)}. "
+                fix = "is its disk full, or a part of the path an object already? "
+                fix += f"Its log is {server.log_of(self.home)}. "
                 fix += "If it doesn't run, storage.start() starts it again on the same data"
             raise LabError(attempt, *_explain(error, self.endpoint, fix)) from error
 

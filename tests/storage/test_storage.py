@@ -180,6 +180,14 @@ def test_parts_that_http_takes_away_are_refused_at_once(store, path):
     assert store.files.exists("s3://lab/") and store.files.exists("/lab/")
 
 
+def test_an_object_that_the_server_refuses_before_it_reads_it(own):
+    """The embedded server keeps objects as files, so none is below another one. This hung without a limit."""
+    hasty = ObjectFiles(endpoint=own.endpoint, keys=str(own.keys), hasty=True)
+    hasty.pipe_file("lab/data", b"1")
+    with pytest.raises(LabError, match="InternalError"), own.explained("write"):
+        hasty.pipe_file("lab/data/part", b"1")
+
+
 @pytest.mark.parametrize("name", ["größe", 3, "日本", "lr\n3", "../up", "a//b", "", "x" * 256, "ab/" * 301])
 def test_a_name_that_would_fail_after_the_start(name):
     for good in ("03-torch", "exp/lr=0.1 [a] 50%? *", "x" * 255, "..."):
