@@ -235,7 +235,7 @@ check("03-4", same_model, scaled)
 
 # %% [markdown]
 # ## Exchange while you compute
-# DDP doesn't wait for the end of `backward()`. It collects gradients in **buckets** of 25 MB, and sends a bucket as soon as all its gradients are there, while `backward()` computes the next one. With a large model and a fast network, most of
+# DDP doesn't wait for the end of `backward()`. It collects gradients in **buckets** of 25 MB (the first has 1 MB, so that the exchange starts early), and sends a bucket as soon as all its gradients are there, while `backward()` computes the next one. With a large model and a fast network, most of
 # the exchange is hidden this way.
 #
 # ![gradients of the last layers are ready first: their bucket is exchanged while backward computes the layers before](images/buckets.svg)

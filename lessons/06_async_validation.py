@@ -257,7 +257,7 @@ assert all("val_accuracy" in metrics for _, metrics in result.best_checkpoints)
 # **The last metrics come after the last step.** `fit()` waits for validations that are still pending. Point to the last bar in the panel.
 
 # %% [markdown]
-# The loop hardly waits between epochs any more, and so the whole run is shorter. But not waiting has a price. A validation is a task in another process, which has to start, load the model and read the rows, and Ray looks for finished validations only once a second. So a metric arrives later than it would in the loop. And our
+# The loop hardly waits between epochs any more, and so the whole run is shorter. But not waiting has a price. A validation is a task in another process, which has to start, load the model and read the rows, and Ray looks for finished validations only now and then, after the last step once a second. So a metric arrives later than it would in the loop. And our
 # gain depends on a CPU that is idle while the "GPU" trains. If validation and training compete for the same processor, both get slower, and you gain nothing: give validation another core, a smaller GPU, or a cheaper machine.
 #
 # After a crash, asynchronous uploads can cost more, too. Ray restarts from the latest checkpoint whose upload is complete, so epochs that were trained while older checkpoints were still on their way are trained again. When we crashed a run with very short epochs in epoch 3, it restarted with epoch 1: two finished epochs were
