@@ -48,8 +48,8 @@ class ObjectFiles(s3fs.S3FileSystem):
         else:
             names = {"key": "LABKIT_S3_ACCESS_KEY", "secret": "LABKIT_S3_SECRET_KEY"}
             given = {name: os.environ.get(variable) or None for name, variable in names.items()}
-        # "Expect: 100-continue" on a PUT: aiohttp then waits for the server's word without a limit, and a server
-        # in Go that refuses the object before it reads the body waits for the body, also without a limit.
+        # With "Expect: 100-continue", aiohttp waits for the server's word without a limit, and a server in Go
+        # that refuses an object unread waits for its body, also without a limit. See docs/upstream.md.
         session.unregister("before-call.s3", add_expect_header)
         host = urlsplit(endpoint).hostname or ""
         local = host in ("localhost", "::1") or host.startswith("127.")
