@@ -74,7 +74,7 @@ class HtmlReporter(NullReporter):
             return _static(snapshot)
         right = cards.mark("dim lk-num", f"{clock(snapshot.seconds)} · {_ONLY_BY_INTERRUPT}")
         head = cards.head(snapshot.name, cards.mark("dim", snapshot.subtitle), right)
-        return {"text/html": str(cards.frame(head, snapshot.body)), "text/plain": snapshot.name}
+        return {"text/html": str(cards.frame(head, snapshot.html)), "text/plain": snapshot.name}
 
 
 class WidgetReporter(NullReporter):
@@ -121,7 +121,7 @@ class WidgetReporter(NullReporter):
         words = "stopping … " if self._stopping and not snapshot.over else ""
         self._title.value = str(cards.part(cards.head(snapshot.name, cards.mark("dim", snapshot.subtitle))))
         self._clock.value = str(cards.part(cards.mark("dim lk-num", words + clock(snapshot.seconds))))
-        self._body.value = str(snapshot.body)
+        self._body.value = str(snapshot.html)
         news = [line for key, line in snapshot.lines if isinstance(key, tuple) and key[0] in _SAID]
         self._aloud.value = str(cards.part(cards.said(short(news[-1], 200) if news else "")))
 
@@ -159,7 +159,7 @@ def choose(kind: str) -> NullReporter:
 
 def _static(snapshot: Snapshot) -> dict[str, str]:
     """What stays in the notebook."""
-    return {"text/html": str(snapshot.summary), "text/plain": f"{snapshot.name}: {snapshot.lines[-1][1]}"}
+    return {"text/html": str(snapshot.html), "text/plain": f"{snapshot.name}: {snapshot.lines[-1][1]}"}
 
 
 def _button(name: str, tooltip: str, on_click: Callable[[Any], None]) -> Any:
