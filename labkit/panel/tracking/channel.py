@@ -1,12 +1,10 @@
 """Carry events from any process of a run to the kernel that draws them.
 
 In a worker, a `Sender` puts each event into a bounded queue, and a thread of its own delivers what is there:
-sending never blocks the training. There are two ways for it to go, and the address says which.
-
-- `labkit.panel.tracking.mailbox.Box`: for runs of Ray, an actor that the kernel asks.
-- `Address`: for all others. The worker connects to a socket of the kernel by ZeroMQ, encrypted by CURVE: only
-  a process that has the kernel's public key gets through. Address and key are pickled into the training
-  function together with the panel, so the key is in no environment variable and on no command line.
+sending never blocks the training. The address says where it goes: in runs of Ray to an actor that the kernel
+asks (`labkit.panel.tracking.mailbox`), in all others to a `Listener` of the kernel, by ZeroMQ, encrypted by
+CURVE: only a process that has the kernel's public key gets through. Address and key are pickled into the
+training function with the panel, so the key is in no environment variable and on no command line.
 
 Nothing that arrives is unpickled.
 """
