@@ -328,8 +328,12 @@ class Follower:
 
     # -- begin and end -------------------------------------------------------------------------------
 
-    def install(self) -> None:
+    def install(self, loop: Any) -> None:
         """Set the hooks in the modules that are there, and in others when they are imported."""
+        _following.append(self)
+        self._undo.callback(_following.remove, self)
+        if loop is not None and hasattr(sys.modules.get("ray.train"), "report"):
+            self._undo.enter_context(reports_to(loop, _reporting(self, self._tracker)))
         later = {name for name in _HOOKS if name not in sys.modules}
         for name in _HOOKS.keys() - later:
             self.hook(name)
@@ -408,20 +412,13 @@ def following(tracker: Tracker, loop: Any = None) -> Iterator[None]:
     `ray.train.report` is replaced, too, and the names under which the loop's module has it: so it is known
     how many steps a checkpoint has, and without workers, where Ray has no callbacks, what was reported.
     """
-    follower = Follower(tracker)
-    _following.append(follower)
-    with contextlib.ExitStack() as undo:
-        undo.callback(_following.remove, follower)
-        undo.callback(follower.leave)
-        if loop is not None and hasattr(sys.modules.get("ray.train"), "report"):
-            undo.enter_context(reports_to(loop, _reporting(follower, tracker)))
-        follower.install()
-        try:
-            yield
-        except BaseException:
-            follower.finish(well=False)
-            raise
-        follower.finish(well=True)
+    follower, well = Follower(tracker), False
+    try:
+        follower.install(loop)
+        yield
+        well = True
+    finally:
+        follower.finish(well=well)
 
 
 def current() -> Follower | None:
