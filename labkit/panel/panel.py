@@ -68,7 +68,7 @@ class Panel(LivePanel, Tracker):
             return self._listener
 
     def where_to_report(self) -> tuple[str, Any]:
-        """(run id, address): what another process needs to report to this run; no address if it isn't open."""
+        """(run id, address): what another process needs to report to this run; None if it isn't open."""
         address = None
         if self.state.status == "running":
             try:

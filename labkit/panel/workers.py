@@ -67,11 +67,12 @@ class WorkerState:
 
 
 class Workers(dict[int, WorkerState]):
-    """The workers by rank; `restarts` is how often the engine started rank 0 again."""
+    """The workers by rank."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.restarts = 0
+        self.restarts = 0  # how often the engine started rank 0 again
+        self.began_again = False  # whether it did so since the latest step
         self._gone: set[tuple[int, str, int]] = set()  # processes that are no more
 
     def keep(self, number: int) -> None:
@@ -105,7 +106,8 @@ class Workers(dict[int, WorkerState]):
             return worker
         if worker is not None:
             self._gone.add(worker.process)
-            self.restarts += worker.rank == 0
+            if worker.rank == 0:
+                self.restarts, self.began_again = self.restarts + 1, True
         self[event["rank"]] = WorkerState(*process)
         return self[event["rank"]]
 
@@ -118,17 +120,13 @@ class Positions:
     reached: int = 0  # steps of the run up to now
     committed: int = 0  # how many of the checkpoints have arrived in the store
     saved: list[tuple[int, int]] = field(default_factory=list)  # the epochs and steps of each
-    goes_back: bool = False  # the workers start over; their first step tells which checkpoints have arrived
 
-    def settle(self) -> int:
-        """A worker steps: if it has begun again, then at the last checkpoint that has arrived.
+    def go_back(self) -> int:
+        """The workers have begun again, at the last checkpoint that had arrived when they made a step.
 
         Returns:
             The steps after it, which are made once more.
         """
-        if not self.goes_back:
-            return 0
-        self.goes_back = False
         del self.saved[self.committed :]
         self.base = self.saved[-1] if self.saved else (0, 0)
         lost, self.reached = max(self.reached - self.base[1], 0), self.base[1]
