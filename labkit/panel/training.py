@@ -12,7 +12,7 @@ from typing import Any
 from labkit.display import formatting
 from labkit.display.formatting import UNKNOWN, count, number, plural, seconds, short, short_metrics, size
 from labkit.panel.run import Curve, Mark, Plot, Run, Span, Table, Thinned, joined, whole
-from labkit.panel.workers import Positions, Workers, WorkerState
+from labkit.panel.workers import Workers, WorkerState
 
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
 
@@ -108,17 +108,21 @@ class TrainingRun(Run):
         self.world_size, self.dataset, self.given = world_size, dataset, given
         self.epochs, self.rows = whole(epochs) or None, whole(rows) or None
         self.steps_of_run = None if self.epochs else whole(steps) or None  # of one that has no epochs
-        self.workers, self.positions = Workers(), Positions()
+        self.workers = Workers()
         self.checkpoints: list[CheckpointState] = []  # in the order in which they were seen
         self.history: list[dict[str, Any]] = []  # one dict per report: "epoch" (from 0), rank 0's metrics
         self.note = ""  # a sentence that the panel of an engine adds
         self.earlier = 0  # epochs that an earlier run of this name had done, where this one goes on
-        self.repeated = 0  # steps of rank 0 that came after the last checkpoint, and were made again
+        self.made = 0  # steps up to now, with those of the attempts before that a checkpoint has
+        self.repeated = 0  # steps that came after the last checkpoint, and were made again
         self.empty: set[int] = set()  # ranks whose loader had no batch
         self.fed = True  # whether there is a loader, and so rows and waiting
         self.sizes: list[tuple[float, int]] = []  # (Unix seconds, number of workers from then on)
         self.trained: deque[Span] = deque(maxlen=_SPANS_KEPT)  # one for each epoch
         self.first_step_at = 0.0
+        self._base = (0, 0)  # epochs and steps behind the present process of rank 0 when it began
+        self._saved: list[tuple[int, int]] = []  # epochs and steps of each checkpoint …
+        self._arrived = 0  # … of which so many are in the store
         self._begun_at = 0.0  # the fraction that was done before the first step: a resumed run has some
         self._failed_at: float | None = None  # when workers failed that were not replaced yet
         self._parts = {"data": 0.0, "training": 0.0, "between epochs": 0.0, "restart": 0.0}
@@ -167,11 +171,6 @@ class TrainingRun(Run):
     def counts_steps(self) -> bool:
         """Whether its loop reports steps, and has no epochs."""
         return self.epochs is None and (self.steps_of_run is not None or "step" in self._latest)
-
-    @property
-    def made(self) -> int:
-        """Steps that rank 0 has behind it, with those of the attempts before that a checkpoint has."""
-        return self.positions.reached
 
     @property
     def exceeds(self) -> bool:
@@ -279,8 +278,8 @@ class TrainingRun(Run):
 
     def on_saved(self, event: dict[str, Any]) -> None:
         if event["rank"] == 0 and self.workers.of(event) is not None:
-            epochs, steps = self.positions.base
-            self.positions.saved.append((epochs + event["epoch"], steps + event["step"]))
+            epochs, steps = self._base
+            self._saved.append((epochs + event["epoch"], steps + event["step"]))
 
     def on_end(self, event: dict[str, Any]) -> None:
         if event["rank"] == 0 and self.workers.of(event) is not None:
@@ -295,13 +294,13 @@ class TrainingRun(Run):
             return
         if self.workers.began_again:
             self.workers.began_again = False
-            self.repeated += self.positions.go_back()
-        epochs, steps = self.positions.base
+            self._go_back()
+        epochs, steps = self._base
         event = {**event, "epoch": event["epoch"] + self.earlier + epochs}  # of the whole run
         is_new, begins = not worker.begun, worker.begins_epoch(event)
         spent, waiting = worker.update(event)
         # All ranks make the same steps: one may tell more than rank 0.
-        self.positions.reached = max(self.positions.reached, steps + worker.made)
+        self.made = max(self.made, steps + worker.made)
         if worker.rank != 0:
             return
         at, self.fed = event["at"], event.get("fed", True)
@@ -315,6 +314,13 @@ class TrainingRun(Run):
         self._parts["data"] += waiting
         self._parts["training"] += spent - waiting
         self._advance(worker, event)
+
+    def _go_back(self) -> None:
+        """The workers have begun again, at the last checkpoint that had arrived before their first step."""
+        del self._saved[self._arrived :]
+        self._base = self._saved[-1] if self._saved else (0, 0)
+        self.repeated += max(self.made - self._base[1], 0)
+        self.made = self._base[1]
 
     def _begins(self, worker: WorkerState, at: float) -> None:
         """The first step of a process of rank 0, perhaps in place of one that failed."""
@@ -357,7 +363,7 @@ class TrainingRun(Run):
     def on_checkpoint(self, event: dict[str, Any]) -> None:
         known = len(self.checkpoints)
         self._checkpoint(event).update(event, counted_from=self._reports_from)
-        self.positions.committed += event.get("status") == "committed" and len(self.checkpoints) > known
+        self._arrived += event.get("status") == "committed" and len(self.checkpoints) > known
         if self.phase == "training" and self.fraction() == 1.0 and self.pending:
             self.enter("waiting for validations", event["at"])
 

@@ -1,7 +1,7 @@
-"""The progress of each worker of a run, which process has which rank, and which steps are repeated."""
+"""The progress of each worker of a run, and which process has which rank."""
 
 import operator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 _STANDS_OUT = 0.1  # share of time or rate: smaller differences are noise
@@ -110,24 +110,3 @@ class Workers(dict[int, WorkerState]):
                 self.restarts, self.began_again = self.restarts + 1, True
         self[event["rank"]] = WorkerState(*process)
         return self[event["rank"]]
-
-
-@dataclass
-class Positions:
-    """Where checkpoints are among the steps of a run, which each process counts from 0 on."""
-
-    base: tuple[int, int] = (0, 0)  # epochs and steps behind the present process of rank 0 when it began
-    reached: int = 0  # steps of the run up to now
-    committed: int = 0  # how many of the checkpoints have arrived in the store
-    saved: list[tuple[int, int]] = field(default_factory=list)  # the epochs and steps of each
-
-    def go_back(self) -> int:
-        """The workers have begun again, at the last checkpoint that had arrived when they made a step.
-
-        Returns:
-            The steps after it, which are made once more.
-        """
-        del self.saved[self.committed :]
-        self.base = self.saved[-1] if self.saved else (0, 0)
-        lost, self.reached = max(self.reached - self.base[1], 0), self.base[1]
-        return lost
