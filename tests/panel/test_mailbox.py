@@ -18,11 +18,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot im
 
 
 @pytest.fixture
-def heard():
-    return []
-
-
-@pytest.fixture
 def box(lab, heard):
     with contextlib.closing(Mailbox(heard.append, f"test-{time.time()}")) as box:
         yield box
