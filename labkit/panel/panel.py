@@ -22,20 +22,15 @@ from labkit.panel.training import TrainingRun
 
 
 class Panel(LivePanel, Tracker):
-    """Follows one run: shows it while it lasts, keeps its record when it is over.
+    """Follows one run in a ``with`` block around it, as `LivePanel` does, whose arguments and errors it has.
 
-    Use it as a context manager around the run. A loop in this process is followed from outside (see
-    `labkit.panel.tracking.hooks`). Pickled into another process (with the training function), it becomes a
-    `RemoteTracker` there that reports back to this one.
+    A loop in this process is followed from outside (see `labkit.panel.tracking.hooks`). Pickled into another
+    process (with the training function), the panel becomes a `RemoteTracker` that reports back to this one.
 
     Args:
-        name, settings, reporter, live: as `LivePanel` takes them.
         about: what is shown and recorded, as far as known: `epochs`, `dataset` (its name, or
             the data set itself, whose fingerprint is then recorded), `rows`, `config`, `seed`,
             `engine` (what runs it, "one process") and `world_size` (the number of workers).
-
-    Raises:
-        LabError: the name isn't a string, or the panel is opened twice at the same time.
     """
 
     first_phase = "preparing"

@@ -78,10 +78,9 @@ class HtmlReporter(NullReporter):
 
 
 class WidgetReporter(NullReporter):
-    """The panel in a notebook: ipywidgets while the run lasts, static HTML when it is over.
+    """The panel in a notebook: ipywidgets while the run lasts; then static HTML in the same output.
 
-    The static HTML replaces the widgets in the same output, so it is saved with the notebook, and is
-    there when it is reopened or converted. Nothing is ever cleared.
+    So it is saved with the notebook, and is there when that is reopened or converted.
     """
 
     def open(self, snapshot: Snapshot) -> None:
@@ -165,9 +164,8 @@ def _static(snapshot: Snapshot) -> dict[str, str]:
 def _button(name: str, tooltip: str, on_click: Callable[[Any], None]) -> Any:
     """A button whose clicks are handled in the kernel subshell that the front end sends them to.
 
-    From ipykernel 7.4 on the kernel hands a click to the shell in which the widget last spoke: the main one,
-    whose thread is in the training's cell, so a click on Stop would wait for the end of the training.
-    `_reply_subshell_for` is private: without it, the kernel's ■ still works.
+    From ipykernel 7.4 on a click goes to the shell in which the widget last spoke: the main one, whose thread
+    is busy with the training. `_reply_subshell_for` is private: without it, the kernel's ■ still works.
     """
     from ipywidgets import Button, Layout
 

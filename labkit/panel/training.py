@@ -272,8 +272,7 @@ class TrainingRun(Run):
             self.workers.keep(self.world_size)
 
     def on_phase(self, event: dict[str, Any]) -> None:
-        worker = self.workers.of(event)
-        if worker is not None and worker.rank == 0:
+        if event["rank"] == 0 and self.workers.of(event) is not None:
             self.enter(event["name"], event["at"])
 
     def on_saved(self, event: dict[str, Any]) -> None:

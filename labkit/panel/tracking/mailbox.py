@@ -81,7 +81,7 @@ class Mailbox:
 
         over = False
         while ray.is_initialized() and not over:
-            over = self._over.wait(_PAUSE)  # then it asks once more
+            over = self._over.wait(_PAUSE)  # then it asks a last time
             messages = []
             with contextlib.suppress(Exception):  # its process was killed, and starts again
                 messages = ray.get(self._actor.take.remote())
