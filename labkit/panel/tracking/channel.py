@@ -177,8 +177,7 @@ class Listener:
     def close(self, seconds: float = 2.0) -> None:
         """Pass on what has arrived, within `seconds`, and stop listening."""
         self._over.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(seconds)
+        self._thread.join(seconds)
 
     def _read(self, on_event: Callable[[dict[str, Any]], None]) -> None:
         # A worker that reports and exits at once leaves its last events in the socket.

@@ -66,15 +66,13 @@ class Mailbox:
         import ray
 
         self._over.set()
-        self._wait(seconds)
-        with contextlib.suppress(Exception):  # of another cluster than this process has now
-            if ray.is_initialized():
-                ray.kill(self._actor)  # which answers what the thread is waiting for
-        self._wait(2.0)  # Ray must not be shut down while a thread is in one of its calls
-
-    def _wait(self, seconds: float) -> None:
-        if threading.current_thread() is not self._thread:
+        try:
             self._thread.join(seconds)
+        finally:
+            with contextlib.suppress(Exception):  # of another cluster than this process has now
+                if ray.is_initialized():
+                    ray.kill(self._actor)  # which answers what the thread is waiting for
+        self._thread.join(2.0)  # Ray must not be shut down while a thread is in one of its calls
 
     def _read(self, on_event: Callable[[dict[str, Any]], None]) -> None:
         import ray
