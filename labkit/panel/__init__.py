@@ -12,7 +12,3 @@ def __getattr__(name: str) -> Any:
     from labkit.panel.panel import Panel
 
     return Panel
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -6,7 +6,6 @@ five times a second and only if something happened, so a panel also moves while 
 
 import contextlib
 import inspect
-import math
 import secrets
 import threading
 import time
@@ -39,11 +38,11 @@ class LivePanel:
         settings: default: from the environment.
         reporter: default: as ``settings.panel`` says.
         live: functions that get the `RunRecord` every few seconds and at the end (docs/runs.md has one for
-            TensorBoard). They run in a thread of their own; one that raises ends with a warning, and the run
-            goes on.
+            TensorBoard), in the thread that keeps the record. One that raises ends with a warning, and the
+            run goes on.
 
     Raises:
-        LabError: an argument is of a wrong type, or the panel is opened twice at the same time.
+        LabError: the name isn't a string, or the panel is opened twice at the same time.
     """
 
     exclusive = False  # whether only one panel of this class may be open in this process
@@ -64,9 +63,8 @@ class LivePanel:
         live: Sequence[Callable[[RunRecord], Any]] = (),
     ) -> None:
         self.settings = Settings.from_env() if settings is None else settings
-        if not isinstance(name, str) or not name.strip() or not isinstance(self.settings, Settings):
-            fact = f"its name is {name!r}, and its settings are of type {type(self.settings).__name__}"
-            raise LabError("make a panel", fact, 'Panel("00-baseline", settings=Settings(small=True))')
+        if not isinstance(name, str) or not name.strip():
+            raise LabError("make a panel", f"its name is {name!r}", 'Panel("00-baseline")')
         self._name, self._given_reporter, self._live = name, reporter, live
         self._lock = threading.RLock()
         self._file_lock = threading.Lock()  # one record is written at a time; never waited for under `_lock`
@@ -78,10 +76,6 @@ class LivePanel:
     def __reduce__(self) -> tuple:
         # A function that mentions the panel may be sent to another process; there it is this text.
         return str, (repr(self),)
-
-    def __deepcopy__(self, _: Any) -> Self:
-        # Within this process it is itself: a configuration with a panel in it may be copied.
-        return self
 
     @classmethod
     def current(cls) -> Self | None:
@@ -142,7 +136,6 @@ class LivePanel:
         """Begin with a fresh state and run id."""
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         self.state = self.new_state()
-        self._record: RunRecord | None = None
 
     # -- the run -------------------------------------------------------------------------------------
 
@@ -181,9 +174,9 @@ class LivePanel:
         try:
             with interrupts.held():
                 self._conclude(error)
-            if self._sender.is_alive():
-                self._sender.join(_SENDING)
-            if self._sender.is_alive():
+            if self._keeper.is_alive():
+                self._keeper.join(_SENDING)
+            if self._keeper.is_alive():
                 warnings.warn(f"the last of {self._name!r} is still being sent", stacklevel=4)
         except KeyboardInterrupt:
             late = True
@@ -199,16 +192,15 @@ class LivePanel:
 
     def _begin(self) -> None:
         self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
-        self._sender = threading.Thread(target=self._send_records, name="labkit-live", daemon=True)
+        self._keeper = threading.Thread(target=self._keep_records, name="labkit-record", daemon=True)
         self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
         self._reporter.explain = self.explain
-        self._listed, self._listed_at = list[tuple[str, str]](), -math.inf
         with self._lock:
             self.state.start(self.first_phase)
             self._show(self._reporter.open)
         self._keep()
         self._drawer.start()
-        self._sender.start()
+        self._keeper.start()
 
     def _conclude(self, error: BaseException | None) -> None:
         """The block was left by `error`: find out what ended the run, keep its record and draw what stays."""
@@ -230,52 +222,49 @@ class LivePanel:
     def _end(self, status: str) -> None:
         with self._lock:
             self.state.end(status)
-        try:
-            self._record = self._write()
-        except (LabError, ValueError) as error:
-            # A full disk must not make a training fail that ended well.
+        if (error := self._keep()) is not None:
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
+        kept = [("run record", f"{self._record.folder}/{FILE_NAME}")] if error is None else []
         self._written.set()
-        self._listed_at = -math.inf
         with self._lock:
-            self._show(self._reporter.close)
+            self._show(self._reporter.close, kept)
         if self._drawer.is_alive():
             self._drawer.join(timeout=5)
 
     # -- the record ----------------------------------------------------------------------------------
 
-    def _new_record(self) -> RunRecord:
-        with self._lock:
-            return record_of(self.state, self.run_id, self.settings.home, **self._origin)
-
-    def _write(self) -> RunRecord:
+    def _keep(self) -> Exception | None:
+        """Write the record; return why that failed: a full disk must not end a run."""
         with self._file_lock:
-            record = self._new_record()
-            record.write(record.folder)
-            return record
+            with self._lock:
+                self._record = record_of(self.state, self.run_id, self.settings.home, **self._origin)
+            try:
+                self._record.write(self._record.folder)
+            except (LabError, ValueError) as error:
+                return error
+        return None
 
-    def _keep(self) -> None:
-        """Write the record of a run that goes on: if this kernel dies, it shows how far the run came."""
-        with contextlib.suppress(LabError, ValueError):  # a warning at the end says so
-            self._write()
+    def _keep_records(self) -> None:
+        """Write the record every few seconds and give it to `live`, and the last one, too.
 
-    def _send_records(self) -> None:
-        """Give a record to `live` every few seconds, and the last one."""
+        If this kernel dies, it shows how far the run came.
+        """
         wanted, last = list(self._live), False
-        while wanted and not last:
+        while not last:
             last = self._written.wait(_KEEP_EVERY)
-            record = self._record if last and self._record is not None else self._new_record()
+            if not last:
+                self._keep()
             for send in list(wanted):
                 try:
-                    send(record)
+                    send(self._record)
                 except Exception as error:
                     wanted.remove(send)
-                    warnings.warn(f"{send!r} gets no more of {record.name!r}: {error}", stacklevel=2)
+                    warnings.warn(f"{send!r} gets no more of {self._name!r}: {error}", stacklevel=2)
 
     # -- drawing -------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        seen, last, pause, due = -1, 0.0, _PAUSE, time.monotonic() + _KEEP_EVERY
+        seen, last, pause = -1, 0.0, _PAUSE
         while not self._over.wait(pause):
             # Once a second even if nothing came: a clock that stops looks like a hang.
             if self.state.version == seen and time.monotonic() - last < 1:
@@ -285,19 +274,13 @@ class LivePanel:
                 seen, last = self.state.version, time.monotonic()
                 if not self._over.is_set():
                     self._show(self._reporter.draw)
-            if last > due:
-                self._keep()
-                due = time.monotonic() + _KEEP_EVERY
             pause = max(_PAUSE, (time.thread_time() - busy) / self.drawing_share)
 
-    def _show(self, show: Callable[[Snapshot], None]) -> None:
+    def _show(self, show: Callable[[Snapshot], None], kept: Sequence[tuple[str, str]] = ()) -> None:
         """Give the reporter a snapshot. An error of drawing must not end the training: it warns, once."""
         try:
-            # Asked at each drawing it would be most of the work: a cluster looks whether its processes live.
-            if time.monotonic() - self._listed_at > _KEEP_EVERY:
-                record = [("run record", f"{self._record.folder}/{FILE_NAME}")] if self._record else []
-                self._listed, self._listed_at = [*self.files(), *record], time.monotonic()
-            show(snapshot(self.state, self.state.now(), self._listed))
+            files = [*self.files(), *kept] if self.state.over else []
+            show(snapshot(self.state, self.state.now(), files))
         except Exception as error:
             if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)

@@ -19,8 +19,6 @@ from labkit.panel.run import Curve, Plot, Run, Span
 _TEXT_SHOWN, _FAILURE_SHOWN, _NAME_SHOWN = 16_000, 4_000, 80  # characters
 _ERRORS_SHOWN = 3
 
-Files = Sequence[tuple[str, str]]  # (what, path)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
@@ -30,26 +28,24 @@ class Snapshot:
     subtitle: str  # what it runs on, behind the name
     over: bool
     seconds: float  # how long it took so far
-    body: Markup  # below the head of the live panel
-    summary: Markup  # what stays in the notebook when the run is over
+    html: Markup  # what is below the head of the live panel; of a run that is over, the summary that stays
     lines: tuple[tuple[Hashable, str], ...]  # the latest of a log by keys that stay; the last: how it ended
-    files: Files
 
 
-def snapshot(run: Run, now: float, files: Files = ()) -> Snapshot:
-    """What there is to show at `now` (Unix seconds). The run must not change meanwhile."""
+def snapshot(run: Run, now: float, files: Sequence[tuple[str, str]] = ()) -> Snapshot:
+    """What there is to show at `now` (Unix seconds). The run must not change meanwhile.
+
+    `files` are those that the summary lists, as (what, path).
+    """
     now = run.ended_at or now
     run.fill(now)
-    html = Markup(_template().render(run=run, now=now, files=files))
     return Snapshot(
         name=short(run.name, _NAME_SHOWN),
         subtitle=run.subtitle,
         over=run.over,
         seconds=run.elapsed(now),
-        body=cards.NOTHING if run.over else html,
-        files=files,
+        html=Markup(_template().render(run=run, now=now, files=files)),
         lines=tuple(_lines(run)),
-        summary=html if run.over else cards.NOTHING,
     )
 
 

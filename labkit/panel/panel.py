@@ -10,7 +10,6 @@ The panels of Ray Train and of TorchDistributor are subclasses.
 
 import contextlib
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,20 +22,15 @@ from labkit.panel.training import TrainingRun
 
 
 class Panel(LivePanel, Tracker):
-    """Follows one run: shows it while it lasts, keeps its record when it is over.
+    """Follows one run in a ``with`` block around it, as `LivePanel` does, whose arguments and errors it has.
 
-    Use it as a context manager around the run. A loop in this process is followed from outside (see
-    `labkit.panel.tracking.hooks`). Pickled into another process (with the training function), it becomes a
-    `RemoteTracker` there that reports back to this one.
+    A loop in this process is followed from outside (see `labkit.panel.tracking.hooks`). Pickled into another
+    process (with the training function), the panel becomes a `RemoteTracker` that reports back to this one.
 
     Args:
-        name, settings, reporter, live: as `LivePanel` takes them.
         about: what is shown and recorded, as far as known: `epochs`, `dataset` (its name, or
             the data set itself, whose fingerprint is then recorded), `rows`, `config`, `seed`,
             `engine` (what runs it, "one process") and `world_size` (the number of workers).
-
-    Raises:
-        LabError: the name isn't a string, or the panel is opened twice at the same time.
     """
 
     first_phase = "preparing"
@@ -62,28 +56,24 @@ class Panel(LivePanel, Tracker):
     # -- events --------------------------------------------------------------------------------------
 
     def listen(self) -> Any:
-        """Listen for other processes' events; opens at most one channel."""
+        """Listen for other processes' events until the run is over; opens at most one channel."""
         with self._lock:
             if self._listener is None:
-                # It does not keep the panel alive: the channel of one that is never opened is closed with it.
-                panel = weakref.ref(self)
-                self._listener = self.channel(lambda event: (alive := panel()) and alive.receive(event))
-                self._at_the_end = weakref.finalize(self, self._listener.close)
+                self._listener = self.channel(self.receive)
             return self._listener
 
     def where_to_report(self) -> tuple[str, Any]:
-        """(run id, address): what another process needs to report to this run; no address once it is over."""
-        with self._lock:
-            if self.state.over:
-                return self.run_id, None
+        """(run id, address): what another process needs to report to this run; None if it isn't open."""
+        address = None
+        if self.state.status == "running":
             try:
-                return self.run_id, self.listen().address
+                address = self.listen().address
             except (OSError, ImportError) as error:
                 fact = f"this kernel cannot listen on {self.host()}: {error}. The training itself goes on"
                 warnings.warn(
                     f"nothing of {self.state.name!r} will be seen here, because {fact}", stacklevel=2
                 )
-                return self.run_id, None
+        return self.run_id, address
 
     def receive(self, event: dict[str, Any]) -> None:
         """Take in one event of this run; those of others (a worker that outlived its own) are ignored."""
@@ -125,7 +115,6 @@ class Panel(LivePanel, Tracker):
         Tracker.__init__(self, self.run_id, self.receive)
 
     def hang_up(self) -> None:
-        if self._listener is not None:
-            self._at_the_end.detach()  # a panel that is used for many runs would keep them all
-            listener, self._listener = self._listener, None
+        listener, self._listener = self._listener, None
+        if listener is not None:
             listener.close()

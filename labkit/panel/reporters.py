@@ -74,14 +74,13 @@ class HtmlReporter(NullReporter):
             return _static(snapshot)
         right = cards.mark("dim lk-num", f"{clock(snapshot.seconds)} · {_ONLY_BY_INTERRUPT}")
         head = cards.head(snapshot.name, cards.mark("dim", snapshot.subtitle), right)
-        return {"text/html": str(cards.frame(head, snapshot.body)), "text/plain": snapshot.name}
+        return {"text/html": str(cards.frame(head, snapshot.html)), "text/plain": snapshot.name}
 
 
 class WidgetReporter(NullReporter):
-    """The panel in a notebook: ipywidgets while the run lasts, static HTML when it is over.
+    """The panel in a notebook: ipywidgets while the run lasts; then static HTML in the same output.
 
-    The static HTML replaces the widgets in the same output, so it is saved with the notebook, and is
-    there when it is reopened or converted. Nothing is ever cleared.
+    So it is saved with the notebook, and is there when that is reopened or converted.
     """
 
     def open(self, snapshot: Snapshot) -> None:
@@ -121,7 +120,7 @@ class WidgetReporter(NullReporter):
         words = "stopping … " if self._stopping and not snapshot.over else ""
         self._title.value = str(cards.part(cards.head(snapshot.name, cards.mark("dim", snapshot.subtitle))))
         self._clock.value = str(cards.part(cards.mark("dim lk-num", words + clock(snapshot.seconds))))
-        self._body.value = str(snapshot.body)
+        self._body.value = str(snapshot.html)
         news = [line for key, line in snapshot.lines if isinstance(key, tuple) and key[0] in _SAID]
         self._aloud.value = str(cards.part(cards.said(short(news[-1], 200) if news else "")))
 
@@ -159,15 +158,14 @@ def choose(kind: str) -> NullReporter:
 
 def _static(snapshot: Snapshot) -> dict[str, str]:
     """What stays in the notebook."""
-    return {"text/html": str(snapshot.summary), "text/plain": f"{snapshot.name}: {snapshot.lines[-1][1]}"}
+    return {"text/html": str(snapshot.html), "text/plain": f"{snapshot.name}: {snapshot.lines[-1][1]}"}
 
 
 def _button(name: str, tooltip: str, on_click: Callable[[Any], None]) -> Any:
     """A button whose clicks are handled in the kernel subshell that the front end sends them to.
 
-    From ipykernel 7.4 on the kernel hands a click to the shell in which the widget last spoke: the main one,
-    whose thread is in the training's cell, so a click on Stop would wait for the end of the training.
-    `_reply_subshell_for` is private: without it, the kernel's ■ still works.
+    From ipykernel 7.4 on a click goes to the shell in which the widget last spoke: the main one, whose thread
+    is busy with the training. `_reply_subshell_for` is private: without it, the kernel's ■ still works.
     """
     from ipywidgets import Button, Layout
 

@@ -8,7 +8,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from numbers import Real
 from pathlib import Path
@@ -241,7 +241,7 @@ def whole(value: Any) -> int | None:
 
 def record_of(run: Run, run_id: str, home: Path, **origin: Any) -> RunRecord:
     """The record of a run, over or not; `origin` is its code and its commit."""
-    record = RunRecord(
+    return RunRecord(
         name=run.name,
         run_id=run_id,
         engine=run.engine,
@@ -252,6 +252,7 @@ def record_of(run: Run, run_id: str, home: Path, **origin: Any) -> RunRecord:
         versions=installed_versions(),
         host=this_host(),
         process=this_process() if run.status == "running" else {},
+        folder=str(folder_of(home, run.name, run_id)),
         **origin,
+        **run.to_record(),
     )
-    return replace(record, **run.to_record(), folder=str(folder_of(home, run.name, run_id)))

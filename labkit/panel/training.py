@@ -12,7 +12,7 @@ from typing import Any
 from labkit.display import formatting
 from labkit.display.formatting import UNKNOWN, count, number, plural, seconds, short, short_metrics, size
 from labkit.panel.run import Curve, Mark, Plot, Run, Span, Table, Thinned, joined, whole
-from labkit.panel.workers import Positions, Workers, WorkerState
+from labkit.panel.workers import Workers, WorkerState
 
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
 
@@ -68,43 +68,22 @@ class CheckpointState:
         end = (self.decided_at or now) if self.seconds is None else self.begun_at + self.seconds
         return Span("validation", str(self.epoch), self.begun_at, max(end, self.begun_at), status)
 
-
-class Checkpoints(list[CheckpointState]):
-    """The checkpoints in the order in which they were seen."""
-
-    @property
-    def kept(self) -> int:
-        return sum(not checkpoint.deleted for checkpoint in self)
-
-    @property
-    def pending(self) -> int:
-        """How many have a validation that is not decided yet."""
-        return sum(checkpoint.status == "pending" for checkpoint in self)
-
-    def update(self, event: dict[str, Any], epoch: int, *, counted_from: int = 0) -> None:
+    def update(self, event: dict[str, Any], *, counted_from: int) -> None:
         """Take in a ``checkpoint`` event; `counted_from` is the number of the first epoch in its metrics."""
-        known, status, metrics = self.of(event, epoch), event.get("status"), event.get("metrics", {})
-        told = whole(metrics.get("epoch"))
+        status, metrics = event.get("status"), event.get("metrics", {})
         # The checkpoints of an earlier run of that name are of epochs of their own.
-        known.epoch = known.epoch if told is None else told + 1 - counted_from
+        if (told := whole(metrics.get("epoch"))) is not None:
+            self.epoch = told + 1 - counted_from
         if status == "deleted":
-            known.deleted = True
+            self.deleted = True
         # What two processes say of one checkpoint may come in another order than it happened.
-        elif known.status not in DECIDED or status in DECIDED:
-            if status == "validated" != known.status:
-                known.late = {n: v for n, v in metrics.items() if known.metrics.get(n, known) != v}
-            known.status, known.bytes = status or known.status, event.get("bytes", known.bytes)
-            known.metrics.update(metrics)
-            if status in DECIDED and known.decided_at is None:
-                known.decided_at = event["at"]
-
-    def of(self, event: dict[str, Any], epoch: int) -> CheckpointState:
-        """The checkpoint of an event; a new one is of `epoch`."""
-        known = next((one for one in reversed(self) if one.path == event["path"]), None)
-        if known is None:
-            known = CheckpointState(event["path"], epoch, event["at"])
-            self.append(known)
-        return known
+        elif self.status not in DECIDED or status in DECIDED:
+            if status == "validated" != self.status:
+                self.late = {n: v for n, v in metrics.items() if self.metrics.get(n, self) != v}
+            self.status, self.bytes = status or self.status, event.get("bytes", self.bytes)
+            self.metrics.update(metrics)
+            if status in DECIDED and self.decided_at is None:
+                self.decided_at = event["at"]
 
 
 class TrainingRun(Run):
@@ -129,16 +108,21 @@ class TrainingRun(Run):
         self.world_size, self.dataset, self.given = world_size, dataset, given
         self.epochs, self.rows = whole(epochs) or None, whole(rows) or None
         self.steps_of_run = None if self.epochs else whole(steps) or None  # of one that has no epochs
-        self.workers, self.checkpoints, self.positions = Workers(), Checkpoints(), Positions()
+        self.workers = Workers()
+        self.checkpoints: list[CheckpointState] = []  # in the order in which they were seen
         self.history: list[dict[str, Any]] = []  # one dict per report: "epoch" (from 0), rank 0's metrics
         self.note = ""  # a sentence that the panel of an engine adds
         self.earlier = 0  # epochs that an earlier run of this name had done, where this one goes on
-        self.repeated = 0  # steps of rank 0 that came after the last checkpoint, and were made again
+        self.made = 0  # steps up to now, with those of the attempts before that a checkpoint has
+        self.repeated = 0  # steps that came after the last checkpoint, and were made again
         self.empty: set[int] = set()  # ranks whose loader had no batch
         self.fed = True  # whether there is a loader, and so rows and waiting
         self.sizes: list[tuple[float, int]] = []  # (Unix seconds, number of workers from then on)
         self.trained: deque[Span] = deque(maxlen=_SPANS_KEPT)  # one for each epoch
         self.first_step_at = 0.0
+        self._base = (0, 0)  # epochs and steps behind the present process of rank 0 when it began
+        self._saved: list[tuple[int, int]] = []  # epochs and steps of each checkpoint …
+        self._arrived = 0  # … of which so many are in the store
         self._begun_at = 0.0  # the fraction that was done before the first step: a resumed run has some
         self._failed_at: float | None = None  # when workers failed that were not replaced yet
         self._parts = {"data": 0.0, "training": 0.0, "between epochs": 0.0, "restart": 0.0}
@@ -163,6 +147,16 @@ class TrainingRun(Run):
         return self._failed_at is None
 
     @property
+    def kept(self) -> int:
+        """How many checkpoints are still there."""
+        return sum(not one.deleted for one in self.checkpoints)
+
+    @property
+    def pending(self) -> int:
+        """How many checkpoints have a validation that is not decided yet."""
+        return sum(one.status == "pending" for one in self.checkpoints)
+
+    @property
     def curve(self) -> list[tuple[float, dict[str, Any]]]:
         """(epochs done, metrics) of rank 0's steps, thinned to a few hundred points."""
         # While the length of the first epoch is unknown, it ends at the latest step.
@@ -177,11 +171,6 @@ class TrainingRun(Run):
     def counts_steps(self) -> bool:
         """Whether its loop reports steps, and has no epochs."""
         return self.epochs is None and (self.steps_of_run is not None or "step" in self._latest)
-
-    @property
-    def made(self) -> int:
-        """Steps that rank 0 has behind it, with those of the attempts before that a checkpoint has."""
-        return self.positions.reached
 
     @property
     def exceeds(self) -> bool:
@@ -250,7 +239,7 @@ class TrainingRun(Run):
             "waiting_share": self.waiting_share(),
             "metrics": self.metrics(),
             "history": list(self.history),
-            "checkpoints": self.checkpoints.kept,
+            "checkpoints": self.kept,
             "checkpoint": next((one.path for one in reversed(self.checkpoints) if not one.deleted), None),
             "extra": {"checkpoints": list(self._validations())} if validates else {},
         }
@@ -276,40 +265,41 @@ class TrainingRun(Run):
             self.heard_at, self.hang = self.now(), []
 
     def on_worker(self, event: dict[str, Any]) -> None:
-        if self._worker(event) is not None and event.get("workers") is not None:
+        if self.workers.of(event) is not None and event.get("workers") is not None:
             self.world_size = event["workers"]
             if not self.sizes or self.sizes[-1][1] != self.world_size:
                 self.sizes.append((event["at"], self.world_size))
             self.workers.keep(self.world_size)
 
     def on_phase(self, event: dict[str, Any]) -> None:
-        worker = self._worker(event)
-        if worker is not None and worker.rank == 0:
+        if event["rank"] == 0 and self.workers.of(event) is not None:
             self.enter(event["name"], event["at"])
 
     def on_saved(self, event: dict[str, Any]) -> None:
-        if event["rank"] == 0 and self._worker(event) is not None:
-            epochs, steps = self.positions.base
-            self.positions.saved.append((epochs + event["epoch"], steps + event["step"]))
+        if event["rank"] == 0 and self.workers.of(event) is not None:
+            epochs, steps = self._base
+            self._saved.append((epochs + event["epoch"], steps + event["step"]))
 
     def on_end(self, event: dict[str, Any]) -> None:
-        if event["rank"] == 0 and self._worker(event) is not None:
+        if event["rank"] == 0 and self.workers.of(event) is not None:
             self._parts["between epochs"] += event["seconds"]
 
     def on_empty(self, event: dict[str, Any]) -> None:
         self.empty.add(event["rank"])
 
     def on_step(self, event: dict[str, Any]) -> None:
-        worker = self._worker(event)
+        worker = self.workers.of(event)
         if worker is None:
             return
-        self.repeated += self.positions.settle()
-        epochs, steps = self.positions.base
+        if self.workers.began_again:
+            self.workers.began_again = False
+            self._go_back()
+        epochs, steps = self._base
         event = {**event, "epoch": event["epoch"] + self.earlier + epochs}  # of the whole run
         is_new, begins = not worker.begun, worker.begins_epoch(event)
         spent, waiting = worker.update(event)
         # All ranks make the same steps: one may tell more than rank 0.
-        self.positions.reached = max(self.positions.reached, steps + worker.made)
+        self.made = max(self.made, steps + worker.made)
         if worker.rank != 0:
             return
         at, self.fed = event["at"], event.get("fed", True)
@@ -323,6 +313,13 @@ class TrainingRun(Run):
         self._parts["data"] += waiting
         self._parts["training"] += spent - waiting
         self._advance(worker, event)
+
+    def _go_back(self) -> None:
+        """The workers have begun again, at the last checkpoint that had arrived before their first step."""
+        del self._saved[self._arrived :]
+        self._base = self._saved[-1] if self._saved else (0, 0)
+        self.repeated += max(self.made - self._base[1], 0)
+        self.made = self._base[1]
 
     def _begins(self, worker: WorkerState, at: float) -> None:
         """The first step of a process of rank 0, perhaps in place of one that failed."""
@@ -364,14 +361,14 @@ class TrainingRun(Run):
 
     def on_checkpoint(self, event: dict[str, Any]) -> None:
         known = len(self.checkpoints)
-        self.checkpoints.update(event, self._epoch(), counted_from=self._reports_from)
-        self.positions.committed += event.get("status") == "committed" and len(self.checkpoints) > known
-        if self.phase == "training" and self.fraction() == 1.0 and self.checkpoints.pending:
+        self._checkpoint(event).update(event, counted_from=self._reports_from)
+        self._arrived += event.get("status") == "committed" and len(self.checkpoints) > known
+        if self.phase == "training" and self.fraction() == 1.0 and self.pending:
             self.enter("waiting for validations", event["at"])
 
     def on_validation(self, event: dict[str, Any]) -> None:
         """One that runs in parallel to the training has begun, or is over."""
-        known = self.checkpoints.of(event, self._epoch())
+        known = self._checkpoint(event)
         known.begun_at, known.seconds = event["at"], None
         if event.get("done"):
             known.seconds = event["seconds"]
@@ -388,16 +385,14 @@ class TrainingRun(Run):
     def fail(self, text: str, rank: int | None = 0) -> None:
         super().fail(text, rank)  # rank 0 speaks for all
 
-    def _worker(self, event: dict[str, Any]) -> WorkerState | None:
-        """The worker of an event, with a look at whether its group has begun again."""
-        before = self.workers.restarts
-        worker = self.workers.of(event)
-        self.positions.goes_back = self.positions.goes_back or self.workers.restarts > before
-        return worker
-
-    def _epoch(self) -> int:
-        """Of a checkpoint that does not say which epoch it is of, from 1; 0 before the first report."""
-        return self.history[-1]["epoch"] + 1 if self.history else 0
+    def _checkpoint(self, event: dict[str, Any]) -> CheckpointState:
+        """The checkpoint of an event; a new one is of the latest epoch that was reported, counted from 1."""
+        known = next((one for one in reversed(self.checkpoints) if one.path == event["path"]), None)
+        if known is None:
+            epoch = self.history[-1]["epoch"] + 1 if self.history else 0
+            known = CheckpointState(event["path"], epoch, event["at"])
+            self.checkpoints.append(known)
+        return known
 
     # -- what is shown ------------------------------------------------------------------------------
 
@@ -422,11 +417,11 @@ class TrainingRun(Run):
 
     def _headline(self, now: float) -> str:
         """Where the run is: ``epoch 7 of 10 · step 14 of 22 · about 19 s left``."""
-        worker, pending = self.workers.leader, self.checkpoints.pending
+        worker = self.workers.leader
         if worker is None or not self.first_step_at:
             return _PHASES.get(self.phase, self.phase)
-        if pending and self.fraction() == 1.0:
-            return f"all epochs are trained · {plural(pending, 'validation')} left"
+        if self.pending and self.fraction() == 1.0:
+            return f"all epochs are trained · {plural(self.pending, 'validation')} left"
         left, of = self.eta(now), f" of {self.epochs}" if self.epochs and not self.exceeds else ""
         step = f"step {worker.step}" + (f" of {worker.total}" if worker.total else "")
         # A run that is between two epochs is drawn at the end of the first.
@@ -543,14 +538,14 @@ class TrainingRun(Run):
 
     def _result(self) -> str:
         """``loss 0.141 · accuracy 0.967 · 18.1 k rows/s · 10 checkpoints · 3 kept``."""
-        waiting, saved = self.waiting_share() or 0.0, self.checkpoints
-        found, words = [one.status for one in saved], {**_SAID, "pending": "not validated yet"}
+        waiting, words = self.waiting_share() or 0.0, {**_SAID, "pending": "not validated yet"}
+        found = [one.status for one in self.checkpoints]
         return joined(
             self._words(self.metrics()),
             self._rate(),
             f"{waiting:.0%} of each epoch waiting for data" if waiting >= 0.005 else "",
-            plural(len(saved), "checkpoint") if saved else "",
-            f"{saved.kept} kept" if saved.kept < len(saved) else "",
+            plural(len(found), "checkpoint") if found else "",
+            f"{self.kept} kept" if self.kept < len(found) else "",
             *(f"{found.count(status)} {said}" for status, said in words.items() if status in found),
         )
 

@@ -1,7 +1,7 @@
-"""The progress of each worker of a run, which process has which rank, and which steps are repeated."""
+"""The progress of each worker of a run, and which process has which rank."""
 
 import operator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 _STANDS_OUT = 0.1  # share of time or rate: smaller differences are noise
@@ -67,11 +67,12 @@ class WorkerState:
 
 
 class Workers(dict[int, WorkerState]):
-    """The workers by rank; `restarts` is how often the engine started rank 0 again."""
+    """The workers by rank."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.restarts = 0
+        self.restarts = 0  # how often the engine started rank 0 again
+        self.began_again = False  # whether it did so since the latest step
         self._gone: set[tuple[int, str, int]] = set()  # processes that are no more
 
     def keep(self, number: int) -> None:
@@ -105,31 +106,7 @@ class Workers(dict[int, WorkerState]):
             return worker
         if worker is not None:
             self._gone.add(worker.process)
-            self.restarts += worker.rank == 0
+            if worker.rank == 0:
+                self.restarts, self.began_again = self.restarts + 1, True
         self[event["rank"]] = WorkerState(*process)
         return self[event["rank"]]
-
-
-@dataclass
-class Positions:
-    """Where checkpoints are among the steps of a run, which each process counts from 0 on."""
-
-    base: tuple[int, int] = (0, 0)  # epochs and steps behind the present process of rank 0 when it began
-    reached: int = 0  # steps of the run up to now
-    committed: int = 0  # how many of the checkpoints have arrived in the store
-    saved: list[tuple[int, int]] = field(default_factory=list)  # the epochs and steps of each
-    goes_back: bool = False  # the workers start over; their first step tells which checkpoints have arrived
-
-    def settle(self) -> int:
-        """A worker steps: if it has begun again, then at the last checkpoint that has arrived.
-
-        Returns:
-            The steps after it, which are made once more.
-        """
-        if not self.goes_back:
-            return 0
-        self.goes_back = False
-        del self.saved[self.committed :]
-        self.base = self.saved[-1] if self.saved else (0, 0)
-        lost, self.reached = max(self.reached - self.base[1], 0), self.base[1]
-        return lost

@@ -191,7 +191,7 @@ class TrainPanel(Panel):
         for rank in sorted(self.state.empty):
             fact += f"; rank {rank} had no rows: the shard is empty"
         fix = _missing_module(str(error)) or hint_for(failure.message) or "the panel above shows where"
-        if self.state.checkpoints.kept or "is gone" in fact:
+        if self.state.kept or "is gone" in fact:
             again = f"fit() with the same storage and RunConfig(name={self._run_name!r})"
             fix += f". {again} goes on from the last checkpoint"
             if of_worker:  # what fails in the controller, such as a validation that dies, isn't tried again

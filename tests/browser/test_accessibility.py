@@ -36,9 +36,9 @@ THEMES = {
 
 def live_and_over(state, now):
     """A panel while it runs, as its widgets show it, and what stays of it."""
-    live = cards.frame(cards.head(EVIL), snapshot(state, now).body, cards.said(EVIL))
+    live = cards.frame(cards.head(EVIL), snapshot(state, now).html, cards.said(EVIL))
     state.end("failed", now)
-    return [live, snapshot(state, now, [(EVIL, EVIL), ("logs", "/tmp")]).summary]
+    return [live, snapshot(state, now, [(EVIL, EVIL), ("logs", "/tmp")]).html]
 
 
 def training():

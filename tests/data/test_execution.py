@@ -21,13 +21,13 @@ def test_the_panel_shows_what_runs_and_afterwards_what_was(tmp_path):
     assert len(run.samples) <= 2000 and run.samples[0][1] == 0 and run.memory_peak == 9999
     live = snapshot(run, time.time())
     for figure in ("1,200", "6", "2.00", "0.50", "1.2 s", "0.7", "held back"):
-        assert f">{figure}<" in live.body
-    assert "&lt;lambda&gt;" in live.body and "<lambda>" not in live.body
+        assert f">{figure}<" in live.html
+    assert "&lt;lambda&gt;" in live.html and "<lambda>" not in live.html
     assert live.lines == ()
     run.fail("cell 3, line 2\nValueError: <no>")
     run.end("failed")
     over = snapshot(run, time.time())
-    assert "ValueError: &lt;no&gt;" in over.summary and "task seconds" in over.summary
+    assert "ValueError: &lt;no&gt;" in over.html and "task seconds" in over.html
     assert over.lines[-1][1].startswith("failed after ") and "1,000 rows" in over.lines[-1][1]
     panel = DataPanel("figure", settings=Settings(home=tmp_path))
     assert panel.plot_memory().axes  # of nothing, too

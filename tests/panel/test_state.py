@@ -189,7 +189,7 @@ def test_a_checkpoint_and_its_states(run):
     assert [(one.label, one.bytes, one.status, one.deleted) for one in run.state.checkpoints] == [
         ("before epoch 1", 100, "committed", False), ("epoch 5", 200, "pending", True),
     ]  # fmt: skip
-    assert run.state.checkpoints.kept == 1 and run.state.to_record()["checkpoint"] == "/c/0"
+    assert run.state.kept == 1 and run.state.to_record()["checkpoint"] == "/c/0"
 
 
 def test_metrics_of_a_validation_arrive_late_and_the_record_keeps_them(run):

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from labkit.panel.tracking import Tracker
-from labkit.panel.tracking.channel import Listener
 from labkit.panel.tracking.hooks import memory, numbers, rows_of
 from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
 from labkit.settings import NODE_NAME
@@ -28,10 +27,6 @@ def nowhere(monkeypatch):
     """No rank and no node from whatever started the tests."""
     for name in ("RANK", "TF_CONFIG", NODE_NAME):
         monkeypatch.delenv(name, raising=False)
-
-
-def of_kind(events, kind):
-    return [event for event in events if event["kind"] == kind]
 
 
 # -- what every event says, and what is counted ----------------------------------------------------------
@@ -105,17 +100,6 @@ def test_what_is_no_number_is_no_metric():
 
 
 @pytest.fixture
-def heard():
-    return []
-
-
-@pytest.fixture
-def listener(heard):
-    with contextlib.closing(Listener(heard.append)) as listener:
-        yield listener
-
-
-@pytest.fixture
 def stdout(monkeypatch):
     """install(): a stdout of this test; pytest has one of its own per phase."""
 
@@ -162,7 +146,7 @@ def test_a_process_that_a_worker_forks_may_print_and_is_no_worker(listener, hear
         child = multiprocessing.get_context("fork").Process(target=print, args=("from a loader",))
         child.start()
         child.join(90)
-        until(lambda: of_kind(heard, "print"))
+        until(lambda: heard.of_kind("print"))
     assert [event["kind"] for event in heard] == ["worker", "print"]
 
 
@@ -186,11 +170,11 @@ def test_prints_go_on_and_are_sent_once_per_line(listener, heard, stdout):
         print("." * 100_000)
     assert stdout.getvalue().startswith("two words and more\n\nthree\né 😀")
     assert len(stdout.getvalue()) > 100_000
-    until(lambda: len(of_kind(heard, "print")) == 5)
-    first, second, third, reading, bar = (event["text"] for event in of_kind(heard, "print"))
+    until(lambda: len(heard.of_kind("print")) == 5)
+    first, second, third, reading, bar = (event["text"] for event in heard.of_kind("print"))
     assert (first, second, reading) == ("two words and more", "three", "reading") and third.startswith("é 😀")
     assert bar.startswith("step 1999....") and len(bar) == 2000
-    assert of_kind(heard, "report")[0]["metrics"] == {"loss": 1.0}
+    assert heard.of_kind("report")[0]["metrics"] == {"loss": 1.0}
 
 
 def test_a_warning_for_who_wrote_the_function_is_sent_by_rank_0(listener, heard, monkeypatch, recwarn):
@@ -202,9 +186,9 @@ def test_a_warning_for_who_wrote_the_function_is_sent_by_rank_0(listener, heard,
             warnings.warn(f"shapes of rank {rank}\n  do not fit", UserWarning, stacklevel=1)
             warnings.warn("an old name", DeprecationWarning, stacklevel=1)
     assert warnings.showwarning is before
-    until(lambda: len(of_kind(heard, "worker")) == 2)
+    until(lambda: len(heard.of_kind("worker")) == 2)
     listener.close(90)
-    [text] = [event["text"] for event in of_kind(heard, "print")]
+    [text] = [event["text"] for event in heard.of_kind("print")]
     assert re.fullmatch(r"warning: shapes of rank 0 do not fit \(test_tracking\.py, line \d+\)", text)
     assert len(recwarn) == 4  # all are shown as ever
 

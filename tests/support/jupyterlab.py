@@ -171,6 +171,24 @@ class NotebookPage:
         one.wait_for(state="attached")
         return one
 
+    def summaries(self, number: int, name: str) -> Iterator[Locator]:
+        """The panel that a cell left, in both themes; afterwards it is photographed and read by axe-core."""
+        for theme in ("Dark", "Light"):
+            self.theme(theme)
+            card = self.cell(number).locator(".lk-card")
+            card.wait_for()
+            yield card
+            self.page.wait_for_timeout(500)
+            card.scroll_into_view_if_needed()
+            self.page.screenshot(path=ARTEFACTS / f"{name}-summary-{theme.lower()}.png")
+            # JupyterLab makes all columns of a table equally wide; ours are as wide as their contents.
+            cut_off = card.evaluate(
+                "card => [...card.querySelectorAll('td')].filter("
+                "one => one.scrollWidth > one.clientWidth + 1).map(one => one.textContent)"
+            )
+            assert not cut_off, cut_off
+            accessible(self.page, ".lk-card")
+
     def run(
         self, number: int, *, seconds: float = _SECONDS, meanwhile: Callable[[], None] = lambda: None
     ) -> Locator:

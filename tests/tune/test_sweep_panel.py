@@ -133,7 +133,7 @@ def test_a_time_that_no_result_has_is_told(sweep):
     sweep(climb, {"x": tune.grid_search([1, 2])}, scheduler=asha)
     warning = sweep.panel.state.warning
     assert "no result has 'epochs', the time_attr of" in warning and "results have score" in warning
-    assert warning in snapshot(sweep.panel.state, 0).summary.unescape()
+    assert warning in snapshot(sweep.panel.state, 0).html.unescape()
 
 
 def test_sweeps_without_a_name_keep_apart_and_the_configuration_is_the_readers(lab, home):

@@ -73,7 +73,7 @@ def test_the_live_panel_shows_counts_table_and_curves_and_what_stays_has_all_tri
             state.trial_failed(id, "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: too large")
         else:
             state.set_status(id, status)
-    text, counts = words(snapshot(state, time.time()).body), state.counts()
+    text, counts = words(snapshot(state, time.time()).html), state.counts()
     for status in ("finished", "stopped early", "running", "failed"):
         assert f"{counts[status]} {status}" in text
     assert f"{state.done} of 40 trials are over" in text and "left" in text and "and 30 more" in text
@@ -81,7 +81,7 @@ def test_the_live_panel_shows_counts_table_and_curves_and_what_stays_has_all_tri
     assert "momentum" not in text  # it is the same in all trials
     state.total = 50
     state.end("stopped")
-    summary = snapshot(state, time.time(), [("results", "/runs/05")]).summary
+    summary = snapshot(state, time.time(), [("results", "/runs/05")]).html
     assert all(said in words(summary) for said in ("18 not begun", "stopped by you", "/runs/05", "0.400"))
     assert summary.count("raise ValueError") == 1  # the same traceback once, with the numbers of its trials
 

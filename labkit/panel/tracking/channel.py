@@ -1,12 +1,10 @@
 """Carry events from any process of a run to the kernel that draws them.
 
 In a worker, a `Sender` puts each event into a bounded queue, and a thread of its own delivers what is there:
-sending never blocks the training. There are two ways for it to go, and the address says which.
-
-- `labkit.panel.tracking.mailbox.Box`: for runs of Ray, an actor that the kernel asks.
-- `Address`: for all others. The worker connects to a socket of the kernel by ZeroMQ, encrypted by CURVE: only
-  a process that has the kernel's public key gets through. Address and key are pickled into the training
-  function together with the panel, so the key is in no environment variable and on no command line.
+sending never blocks the training. The address says where it goes: in runs of Ray to an actor that the kernel
+asks (`labkit.panel.tracking.mailbox`), in all others to a `Listener` of the kernel, by ZeroMQ, encrypted by
+CURVE: only a process that has the kernel's public key gets through. Address and key are pickled into the
+training function with the panel, so the key is in no environment variable and on no command line.
 
 Nothing that arrives is unpickled.
 """
@@ -179,8 +177,7 @@ class Listener:
     def close(self, seconds: float = 2.0) -> None:
         """Pass on what has arrived, within `seconds`, and stop listening."""
         self._over.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(seconds)
+        self._thread.join(seconds)
 
     def _read(self, on_event: Callable[[dict[str, Any]], None]) -> None:
         # A worker that reports and exits at once leaves its last events in the socket.

@@ -58,7 +58,7 @@ class Pass:
         self.batches = 0
         self.rows, self.waiting = 0, seconds  # those that no step has claimed yet
         self.first_wait = seconds
-        self.interval = self.candidate = -1  # between which steps it was drawn from; in which it might train
+        self.drawn_at = self.candidate_at = -1  # the latest step before which the loop drew from it
         self.over = False
 
 
@@ -102,9 +102,8 @@ class Follower:
         self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
         self._latest: Pass | None = None  # of them
         self._drawn: list[Pass] = []  # from which passes the loop has drawn since the last step
-        self._called = False  # whether it has called `next` since the last step
         self._epoch: Epoch | None = None
-        self._epochs = self._steps = self._interval = 0
+        self._epochs = self._steps = 0
         self._left = self._sent = 0.0
         self._loss: Any = None  # of the latest `backward`
         self._shown: Any = None  # of the one before the latest step
@@ -228,12 +227,12 @@ class Follower:
     def _drew(self, one: Pass, began: float, rows: int) -> None:
         """The loop has called ``next``."""
         now = perf_counter()
-        self._called, self._optimizer = True, None  # a step that has raised is over
+        self._optimizer = None  # a step that has raised is over
         if one.batches <= 1 and not one.began:
             one.began, one.first_wait = began - one.waiting, one.waiting + now - began
         one.rows, one.waiting = one.rows + rows, one.waiting + now - began
-        if one.interval != self._interval:
-            one.interval = self._interval
+        if one.drawn_at != self._steps:
+            one.drawn_at = self._steps
             self._drawn.append(one)
         if one.epoch is not None and one.epoch is self._epoch:
             one.epoch.ended = now
@@ -243,15 +242,13 @@ class Follower:
 
     def _stepped(self) -> None:
         now, epoch, drawn = perf_counter(), self._epoch, self._drawn
-        if not self._called and epoch is not None and epoch.first is not None:
+        if not drawn and epoch is not None and epoch.first is not None:
             return  # another optimizer has stepped for the same batch
         if len(drawn) == 1 and drawn[0].epoch is epoch is not None:
             epoch.add(drawn[0])
         else:
             self._decide(drawn, now)
         drawn.clear()
-        self._called = False
-        self._interval += 1
         self._shown = self._loss
         self._made(now)
 
@@ -267,12 +264,12 @@ class Follower:
         trains = next(filter(self._may_train, reversed(drawn)), None)
         for one in drawn:
             # One of several loaders is drawn from before each step; one that only evaluates is not.
-            known = one.epoch is not None or one.candidate == self._interval - 1 >= 0
+            known = one.epoch is not None or one.candidate_at == self._steps - 1 >= 0
             if one is trains or (known and self._may_train(one) and not self._is_left(one)):
                 if (one.epoch is None or one.epoch is not self._epoch) and not self._goes_on(one):
                     self._open(one, one.began)
                 self._epoch.add(one)
-            one.candidate = self._interval
+            one.candidate_at = self._steps
         if trains is None and (self._epoch is None or self._epoch.first is not None):
             self._open(None, now)
 
@@ -290,7 +287,7 @@ class Follower:
     def _goes_on(self, one: Pass) -> bool:
         """Whether the epoch that is open goes on with a pass of another loader, as with ``zip``."""
         first = self._epoch.first if self._epoch is not None else None
-        if first is None or self._is_over(first) or first.interval < self._interval - 1:
+        if first is None or self._is_over(first) or first.drawn_at < self._steps - 1:
             return False
         loader = one.loader()
         return loader is None or first.loader() is not loader
@@ -328,8 +325,12 @@ class Follower:
 
     # -- begin and end -------------------------------------------------------------------------------
 
-    def install(self) -> None:
+    def install(self, loop: Any) -> None:
         """Set the hooks in the modules that are there, and in others when they are imported."""
+        _following.append(self)
+        self._undo.callback(_following.remove, self)
+        if loop is not None and hasattr(sys.modules.get("ray.train"), "report"):
+            self._undo.enter_context(reports_to(loop, _reporting(self, self._tracker)))
         later = {name for name in _HOOKS if name not in sys.modules}
         for name in _HOOKS.keys() - later:
             self.hook(name)
@@ -408,20 +409,13 @@ def following(tracker: Tracker, loop: Any = None) -> Iterator[None]:
     `ray.train.report` is replaced, too, and the names under which the loop's module has it: so it is known
     how many steps a checkpoint has, and without workers, where Ray has no callbacks, what was reported.
     """
-    follower = Follower(tracker)
-    _following.append(follower)
-    with contextlib.ExitStack() as undo:
-        undo.callback(_following.remove, follower)
-        undo.callback(follower.leave)
-        if loop is not None and hasattr(sys.modules.get("ray.train"), "report"):
-            undo.enter_context(reports_to(loop, _reporting(follower, tracker)))
-        follower.install()
-        try:
-            yield
-        except BaseException:
-            follower.finish(well=False)
-            raise
-        follower.finish(well=True)
+    follower, well = Follower(tracker), False
+    try:
+        follower.install(loop)
+        yield
+        well = True
+    finally:
+        follower.finish(well=well)
 
 
 def current() -> Follower | None:

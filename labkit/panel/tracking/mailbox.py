@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 _KEPT = 4000  # messages, while the kernel does not ask; the oldest are dropped
-_WAIT = 2.0  # seconds that the actor waits for a message before it answers that there is none
-_PAUSE = 0.2  # seconds between two questions of the kernel
-_PATIENCE = 30.0  # seconds for the actor to start and to answer
-_END = b"null"  # a message of the kernel to itself: all before it has been passed on
+_PAUSE = 0.2  # seconds between two requests of the kernel
+_PATIENCE = 30.0  # seconds for the actor to take a message
 _PROCESS = os.getpid()  # Ray cannot be used in a fork of it, such as a data loader's process
 
 
@@ -56,50 +54,38 @@ class Mailbox:
         # Where this process is, since other nodes may be lost. With `soft` Ray may put it on one of those.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(_keeper())
-        self.address, self._on_event = Box(name), on_event
-        self._actor, self._closing = actor.options(name=name).remote(), threading.Event()
-        self._reader = threading.Thread(target=self._read, name="labkit-mailbox", daemon=True)
-        self._reader.start()
+        self.address, self._actor = Box(name), actor.options(name=name).remote()
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._read, args=[on_event], name="labkit-mailbox", daemon=True
+        )
+        self._thread.start()
 
     def close(self, seconds: float = 5.0) -> None:
         """Pass on what has arrived, within `seconds`, and end the actor; what is sent from now on is lost."""
         import ray
 
-        self._closing.set()
-        if ray.is_initialized():
+        self._over.set()
+        try:
+            self._thread.join(seconds)
+        finally:
             with contextlib.suppress(Exception):  # of another cluster than this process has now
-                try:
-                    self._actor.put.remote([_END])
-                    self._wait(seconds)
-                finally:
-                    ray.kill(self._actor)  # which answers what the reader is waiting for
-        self._wait(_WAIT)  # Ray must not be shut down while a thread is in one of its calls
+                if ray.is_initialized():
+                    ray.kill(self._actor)  # which answers what the thread is waiting for
+        self._thread.join(2.0)  # Ray must not be shut down while a thread is in one of its calls
 
-    def _wait(self, seconds: float) -> None:
-        if threading.current_thread() is not self._reader:
-            self._reader.join(seconds)
-
-    def _read(self) -> None:
+    def _read(self, on_event: Callable[[dict[str, Any]], None]) -> None:
         import ray
 
-        asked = None
-        while ray.is_initialized():
-            try:
-                asked = asked or self._actor.take.remote(_WAIT)
-                messages = ray.get(asked, timeout=_PATIENCE)
-            except Exception as error:  # it starts, or its process was killed and starts again
-                if not isinstance(error, ray.exceptions.GetTimeoutError):
-                    asked = None  # but a late answer is waited for: it has what the actor no longer has
-                if self._closing.wait(1.0):
-                    return
-                continue
-            asked = None
+        over = False
+        while ray.is_initialized() and not over:
+            over = self._over.wait(_PAUSE)  # then it asks a last time
+            messages = []
+            with contextlib.suppress(Exception):  # its process was killed, and starts again
+                messages = ray.get(self._actor.take.remote())
             for message in messages:
-                if message == _END:
-                    return
                 with contextlib.suppress(Exception):  # an event of another version of the lab
-                    self._on_event(json.loads(message))
-            self._closing.wait(_PAUSE)
+                    on_event(json.loads(message))
 
 
 def _keeper() -> type:
@@ -108,23 +94,14 @@ def _keeper() -> type:
 
     class Keeper:
         def __init__(self) -> None:
-            import asyncio
             from collections import deque
 
-            self._messages, self._news = deque(maxlen=kept), asyncio.Event()
+            self._messages = deque(maxlen=kept)
 
-        async def put(self, messages: list[bytes]) -> None:
+        def put(self, messages: list[bytes]) -> None:
             self._messages.extend(messages)
-            if messages:
-                self._news.set()
 
-        async def take(self, seconds: float) -> list[bytes]:
-            """All that have come, or come within `seconds`."""
-            import asyncio
-
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), seconds)
-            self._news.clear()
+        def take(self) -> list[bytes]:
             taken = list(self._messages)
             self._messages.clear()
             return taken

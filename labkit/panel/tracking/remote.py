@@ -16,17 +16,12 @@ _PRINT_WIDTH = 2000  # characters of a printed line that are sent
 
 
 class RemoteTracker(Tracker):
-    """The tracker that a panel becomes when it is pickled into another process.
-
-    Unpickling it does nothing. With `working` around the training function it tells the panel that this
-    worker exists, and sends what the training function prints, because worker logs go to files but a
-    learner's ``print`` belongs in the notebook. So does a warning that is meant for who wrote the function,
-    such as PyTorch's on two shapes that do not fit.
+    """The tracker that a panel becomes when it is pickled into another process; unpickling does nothing.
 
     Args:
         run: id of the run that the events belong to.
-        address: of the panel, as `Sender` takes it; None if that run was over when the panel was pickled:
-            then nothing is sent.
+        address: of the panel, as `Sender` takes it. None if the panel was not open when it was pickled: then
+            nothing is sent.
     """
 
     in_worker = True
@@ -41,7 +36,11 @@ class RemoteTracker(Tracker):
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """For the time of a training function: begin before it, send what is left and clean up after it."""
+        """For the time of a training function: tell the panel of this worker, and send what it prints.
+
+        A worker's log is a file, but a learner's ``print`` belongs in the notebook. So does a warning for who
+        wrote the function, such as PyTorch's on two shapes that do not fit.
+        """
         if self._sender is None:
             yield
             return

@@ -1,0 +1,31 @@
+"""A listener of the kernel, and the events that it has heard."""
+
+import contextlib
+
+import pytest
+
+from labkit.panel.tracking.channel import Listener
+from labs import until
+
+
+class Heard(list):
+    """Events."""
+
+    def after(self, number):
+        """The events, when so many have come."""
+        until(lambda: len(self) >= number)
+        return self
+
+    def of_kind(self, kind):
+        return [event for event in self if event["kind"] == kind]
+
+
+@pytest.fixture
+def heard():
+    return Heard()
+
+
+@pytest.fixture
+def listener(heard):
+    with contextlib.closing(Listener(heard.append)) as listener:
+        yield listener
