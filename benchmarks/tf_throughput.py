@@ -41,8 +41,6 @@ def train(feed: Callable[[], Any], epochs: int, distributed: bool = True) -> lis
 
     import tensorflow as tf
 
-    from labkit.models.keras import mlp
-
     class Watch(tf.keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             self.began = time.perf_counter()
@@ -59,7 +57,9 @@ def train(feed: Callable[[], Any], epochs: int, distributed: bool = True) -> lis
         tf.config.threading.set_intra_op_parallelism_threads(_throughput.WORKERS)
         scope = contextlib.nullcontext()
     with scope:
-        model = mlp(seed=0)
+        layers = [tf.keras.layers.Dense(width, activation="relu") for width in (128, 64)]
+        layers = [tf.keras.Input((28, 28)), tf.keras.layers.Flatten(), *layers, tf.keras.layers.Dense(10)]
+        model = tf.keras.Sequential(layers)
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=tf.keras.optimizers.SGD(0.1), loss=loss)
     model.fit(feed(), epochs=epochs, verbose=0, callbacks=[Watch()])
@@ -71,18 +71,16 @@ def in_memory(folder: str) -> Any:
     import tensorflow as tf
 
     from labkit.datasets import read_rows
-    from labkit.models.keras import to_input
 
     rows = tf.data.Dataset.from_tensor_slices(read_rows(folder))
-    return rows.batch(_throughput.GLOBAL_BATCH).map(lambda image, label: (to_input(image), label))
+    batches = rows.batch(_throughput.GLOBAL_BATCH)
+    return batches.map(lambda image, label: (tf.cast(image, tf.float32) / 255, label))
 
 
 def of_shard() -> Any:
     """This worker's shard, as lesson 04 has it."""
     import ray.train
     import tensorflow as tf
-
-    from labkit.models.keras import to_input
 
     rows = ray.train.get_dataset_shard("train").to_tf(
         "image",
@@ -91,7 +89,7 @@ def of_shard() -> Any:
         feature_type_spec=tf.TensorSpec((None, 28, 28), tf.uint8, name="image"),
         label_type_spec=tf.TensorSpec((None,), tf.int64, name="label"),
     )
-    return rows.cache().map(lambda image, label: (to_input(image), label))
+    return rows.cache().map(lambda image, label: (tf.cast(image, tf.float32) / 255, label))
 
 
 def ray_loop(config: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ def make_trainable():
     from ray import tune
     from torch.utils.data import DataLoader, TensorDataset
 
-    from labkit.models.torch import mlp, to_input, train_epoch
+    from benchmarks._models import mlp, to_input, train_epoch
 
     class Digits(tune.Trainable):
         def setup(self, config, data=None):

@@ -142,7 +142,7 @@ DEEP = {
     "bundle": (),
     "grading": (),
     "own_experiment": (),
-    "keras_models": ("test_the_network", "test_steps_rows", "test_a_model_of_one_worker"),
+    "keras_models": ("test_steps_rows", "test_a_model_of_one_worker"),
     "damaged_inputs": (),
     "additions": (),
     "benchmarks": (),

@@ -1,4 +1,4 @@
-"""Keras: torch's weights and answers, and a panel that follows `fit`; with Keras 3, and with Keras 2."""
+"""A panel that follows Keras's `fit`; with Keras 3, and with Keras 2."""
 
 import json
 import os
@@ -8,27 +8,15 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-import torch
 
 from labkit import runs
 from labkit.errors import LabError
 from labkit.models import keras as keras_models
-from labkit.models import torch as torch_models
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.random((50, 28, 28), dtype=np.float32), np.arange(50) % 10
-
-
-def test_the_network_of_that_seed_answers_as_torchs():
-    images = RANDOM.integers(0, 256, (7, 28, 28), dtype=np.uint8)
-    ours, theirs = keras_models.mlp(seed=4), torch_models.mlp(seed=4)
-    with torch.no_grad():
-        expected = theirs(torch_models.to_input(images)).numpy()
-    np.testing.assert_allclose(ours(keras_models.to_input(images)).numpy(), expected, atol=2e-6)
-    with pytest.raises(LabError, match="float32"):
-        keras_models.to_input(X)
 
 
 @pytest.fixture
@@ -44,7 +32,10 @@ def panel(tmp_path, monkeypatch):
 
 @pytest.fixture
 def model():
-    model = keras_models.mlp((8,), seed=0)
+    tf.keras.utils.set_random_seed(0)
+    model = tf.keras.Sequential(
+        [tf.keras.Input((28, 28)), tf.keras.layers.Flatten(), tf.keras.layers.Dense(10)]
+    )
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(tf.keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
     return model
@@ -93,4 +84,4 @@ def test_all_of_it_works_with_keras_2(root):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not keras_2"]
     environment = {**os.environ, **keras_models.KERAS_2}
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout[-3000:]
+    assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout[-3000:]
