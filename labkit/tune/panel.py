@@ -1,11 +1,6 @@
 """The panel of a sweep of Ray Tune.
 
-    tuner = tune.Tuner(
-        Digits,
-        param_space={"lr": tune.loguniform(1e-3, 1)},
-        tune_config=tune.TuneConfig(metric="accuracy", mode="max", num_samples=32),
-        run_config=tune.RunConfig(storage_path=...),
-    )
+    tuner = tune.Tuner(Digits, param_space={"lr": tune.loguniform(1e-3, 1)}, …)
     with SweepPanel("05-asha").watch(tuner):
         results = tuner.fit()
 
@@ -20,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import ray
 from ray import tune
@@ -55,10 +50,8 @@ def _if_open(hook: Callable) -> Callable:
 class SweepCallback(tune.Callback):
     """Brings what Tune's loop does into the state of the panel that is open in this process.
 
-    Tune pickles it into the sweep's folder, without a panel: a process that restores the sweep has its own.
+    Tune pickles it into the sweep's folder: a process that restores the sweep has a panel of its own.
     """
-
-    panel: ClassVar["SweepPanel | None"] = None
 
     def __init__(self) -> None:
         self._trials: Sequence[Any] = ()
@@ -69,6 +62,10 @@ class SweepCallback(tune.Callback):
 
     def __reduce__(self) -> tuple:
         return type(self), ()
+
+    @property
+    def panel(self) -> "SweepPanel | None":
+        return SweepPanel.current()
 
     @_if_open
     def setup(self, total_num_samples: int | None = None, **_: Any) -> None:
@@ -82,11 +79,14 @@ class SweepCallback(tune.Callback):
 
     @_if_open
     def on_step_end(self, **_: Any) -> None:
+        run, running = self.panel.state, [trial for trial in self._trials if trial.status == "RUNNING"]
+        run.at_once = max(run.at_once, len(running))
         if time.monotonic() >= self._next_look:  # a step takes a few milliseconds
             self._next_look = time.monotonic() + _LOOK_EVERY
             waits = self._waits()
             with self.panel.update() as state:
-                self._look_at_all(state)
+                for trial in sorted(self._trials, key=trials.place_of):
+                    self._look(state, trial)
                 state.waits = waits
 
     @_if_open
@@ -99,8 +99,7 @@ class SweepCallback(tune.Callback):
                 known.changes += before != known.config
             self._take(state, trial, result)
             if known.status != "running":  # it begins, perhaps in the place of others
-                self._look_at_all(state)
-            state.set_status(trial.trial_id, "running")
+                self._next_look = 0.0
 
     @_if_open
     def get_state(self) -> None:
@@ -146,12 +145,6 @@ class SweepCallback(tune.Callback):
             seconds=result.get("time_total_s", 0.0),
             time=trials.number(result.get(plan.time)) if plan.rungs else None,
         )
-
-    def _look_at_all(self, state: SweepRun) -> None:
-        """Look at those first that ran at the last look: else one that begins seems to run while they do."""
-        ran = {id for id, known in state.trials.items() if known.status == "running"}
-        for trial in sorted(self._trials, key=lambda one: (one.trial_id not in ran, trials.place_of(one))):
-            self._look(state, trial)
 
     def _look(self, state: SweepRun, trial: Any) -> None:
         known, status = self._known(state, trial), trials.STATUS.get(trial.status, "waiting")
@@ -238,7 +231,6 @@ class SweepPanel(LivePanel):
         before = run.callbacks, run.verbose, run.progress_reporter
         run.callbacks = [*(run.callbacks or []), SweepCallback()]
         run.verbose, run.progress_reporter = 0, tune.CLIReporter()  # the other one displays
-        SweepCallback.panel = self
         try:
             with (
                 trials.without_noise(),
@@ -249,7 +241,6 @@ class SweepPanel(LivePanel):
                 self.interrupted = interrupted
                 yield
         finally:
-            SweepCallback.panel = None
             run.callbacks, run.verbose, run.progress_reporter = before
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:

@@ -10,7 +10,6 @@ import importlib
 import json
 import logging
 import math
-import os
 import re
 import signal
 import threading
@@ -98,9 +97,7 @@ class TunerPlan:
         """The filesystem with the sweep's folder, and the folder's path there."""
         if self.run.storage_filesystem is not None:
             return self.run.storage_filesystem, self.path
-        if "://" in self.path:
-            return pyarrow.fs.FileSystem.from_uri(self.path)
-        return pyarrow.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(self.path))
+        return pyarrow.fs.FileSystem.from_uri(self.path)
 
     @functools.cached_property
     def compared(self) -> tuple[str | None, str]:
@@ -139,8 +136,8 @@ class TunerPlan:
             nodes: the resources of each living node; none if they are not known, or if nodes may still come.
 
         Raises:
-            LabError: trials that fit on no node, for which Tune would wait forever; in a new sweep a search
-                space that is empty or a plain list, or the name of an earlier sweep.
+            LabError: trials that fit on no node, for which Tune would wait forever; in a new sweep, the name
+                of an earlier one, or a plain list where nothing is searched.
         """
         self._check_resources(nodes)
         if not self.restored:
@@ -177,14 +174,11 @@ class TunerPlan:
         changed = isinstance(self.options.scheduler, PopulationBasedTraining)  # settings equal at first
         if self.options.search_alg is not None or changed or any(map(_is_searched, space, space.values())):
             return
-        attempt = f"sweep with {getattr(self.trainable, '__name__', self.trainable)}"
         for name, value in space.items():
             if isinstance(value, (list, range)) and len(value) > 1:
                 fact = f"{name!r} is a plain list, which every trial would get unchanged"
-                raise LabError(attempt, fact, f"tune.grid_search([…]) or tune.choice([…]) for {name!r}")
-        if not space:
-            fix = 'param_space={"lr": tune.loguniform(1e-3, 1)}, for example'
-            raise LabError(attempt, "the search space is empty: all trials would be the same", fix)
+                fix = f"tune.grid_search([…]) or tune.choice([…]) for {name!r}"
+                raise LabError(f"sweep over {name!r}", fact, fix)
 
     def _check_name(self) -> None:
         """Refuse the name of an earlier sweep: in one folder the results of both would be mixed."""
