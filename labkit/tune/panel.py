@@ -198,11 +198,10 @@ class SweepPanel(LivePanel):
         if self.state.over:
             self.renew()
         trials.named_uniquely(tuner, self.run_id)
-        plan, lab = TunerPlan.from_tuner(tuner), cluster.current()
+        plan = TunerPlan.from_tuner(tuner)
         if plan.restored:
             plan.restore_state()
-        # Clusters of others may add nodes by themselves.
-        plan.check([node.resources for node in lab.nodes] if lab is not None and lab.is_ours else ())
+        plan.check(cluster.current())
         own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"
         self.loop = plan.trainable if own else None  # else it is wrapped: tune.with_parameters
         self.plan = plan

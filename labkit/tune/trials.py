@@ -13,7 +13,7 @@ import math
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 from ray.tune.utils import flatten_dict
 
+from labkit.cluster import Cluster, capacity
 from labkit.display import tracebacks
 from labkit.errors import LabError
 from labkit.files import atomic_write
@@ -129,33 +130,19 @@ class TunerPlan:
 
     # -- what is refused ------------------------------------------------------------------------------
 
-    def check(self, nodes: Sequence[Mapping[str, float]] = ()) -> None:
-        """Refuse a sweep that cannot work.
-
-        Args:
-            nodes: the resources of each living node; none if they are not known, or if nodes may still come.
+    def check(self, lab: Cluster | None) -> None:
+        """Refuse a sweep that cannot work on this cluster, if it is known.
 
         Raises:
             LabError: trials that fit on no node, for which Tune would wait forever; in a new sweep, the name
                 of an earlier one, or a plain list where nothing is searched.
         """
-        self._check_resources(nodes)
+        for bundle in self._resources() if lab is not None else ():
+            options = {"num_cpus": 0, "resources": bundle}  # CPUs and GPUs are among them
+            capacity.check_task_fits(lab.nodes, options, attempt="start trials", ours=lab.is_ours)
         if not self.restored:
             self._check_space()
             self._check_name()
-
-    def _check_resources(self, nodes: Sequence[Mapping[str, float]]) -> None:
-        bundles = self._resources()
-        for name in ("CPU", "GPU") if nodes and bundles else ():
-            have = [node.get(name, 0.0) for node in nodes]
-            asked = [bundle.get(name, 0.0) for bundle in bundles]
-            if max(asked) > max(have) + 1e-6 or sum(asked) > sum(have) + 1e-6:
-                raise LabError(
-                    f"start trials of {sum(asked):g} {name} each",
-                    f"the cluster's nodes have {' and '.join(f'{one:g}' for one in have)} {name}: "
-                    "no trial would ever start",
-                    f"tune.with_resources(…, {{{name!r}: {max(have):g}}}) or less, or a larger cluster",
-                )
 
     def _resources(self) -> list[dict[str, float]]:
         """The bundles that one trial asks for, each on one node; [] if only a drawn configuration tells."""
