@@ -55,7 +55,6 @@ class SweepCallback(tune.Callback):
 
     def __init__(self) -> None:
         self._trials: Sequence[Any] = ()
-        self._configs: dict[str, Any] = {}  # by trial, what is shown: Tune replaces one that it changes
         self._has_time = False  # whether any result had what the scheduler counts
         self._next_look = 0.0
         self._news_at = time.monotonic()  # when a trial last reported, began or ended
@@ -93,10 +92,9 @@ class SweepCallback(tune.Callback):
     def on_trial_result(self, trial: Any, result: dict[str, Any], **_: Any) -> None:
         self._news_at = time.monotonic()
         with self.panel.update() as state:
-            known = self._known(state, trial)
-            if self._configs[trial.trial_id] is not trial.config:
-                before, known.config = known.config, self._shown_config(trial)
-                known.changes += before != known.config
+            known, config = self._known(state, trial), trials.shown_config(trial.config)
+            known.changes += config != known.config
+            known.config = config
             self._take(state, trial, result)
             if known.status != "running":  # it begins, perhaps in the place of others
                 self._next_look = 0.0
@@ -121,15 +119,11 @@ class SweepCallback(tune.Callback):
 
     def _known(self, state: SweepRun, trial: Any) -> TrialState:
         if trial.trial_id not in state.trials:
-            state.add(trial.trial_id, self._shown_config(trial))
+            state.add(trial.trial_id, trials.shown_config(trial.config))
             # trial.last_result would ask the trial's process, and wait for it.
             if result := trial.run_metadata.last_result:  # of an interrupted sweep
                 self._take(state, trial, result)
         return state.trials[trial.trial_id]
-
-    def _shown_config(self, trial: Any) -> dict[str, Any]:
-        self._configs[trial.trial_id] = trial.config
-        return trials.shown_config(trial.config)
 
     def _take(self, state: SweepRun, trial: Any, result: dict[str, Any]) -> None:
         """Take over a result; the metric "val/loss" may be in a dict "val"."""

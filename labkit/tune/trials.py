@@ -31,6 +31,7 @@ from labkit.cluster import Cluster, capacity
 from labkit.display import tracebacks
 from labkit.errors import LabError
 from labkit.files import atomic_write
+from labkit.runs.record import setting
 from labkit.settings import variables_set
 from labkit.storage import check_run_name
 
@@ -40,7 +41,6 @@ STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's
 # Not .json or .pkl: when Tune restores a sweep, it copies those to its local folder, and later back again.
 SAVED = "last_state.saved"
 _REMOVED_AT_ONCE = 16  # placement groups; on a small cluster Tune has fewer requests at a time
-_LONGEST = 80  # characters of an object in a configuration
 _KILLED = ("died unexpectedly", "running low on memory")  # in what Ray says of a process that is gone
 _TABLES = "RAY_AIR_NEW_OUTPUT"  # "1", the default, prints tables in a terminal whatever `verbose` says
 _NOISE = (  # what Tune logs, and the panel shows, or what has no remedy
@@ -339,24 +339,8 @@ def place_of(trial: Any) -> int:
 
 
 def shown_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration on one level, with values that a table and a record can hold."""
-    return {name: readable(value) for name, value in flatten_dict(dict(config)).items()}
-
-
-def readable(value: Any) -> Any:
-    """Return numbers, texts and lists unchanged, classes and functions by name, and objects in short."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, (list, tuple)):
-        return [readable(one) for one in value]
-    if (plain := number(value)) is not None:
-        return plain
-    if name := getattr(value, "__qualname__", None):
-        return name.rpartition("<locals>.")[2]
-    # An object without a `repr` of its own differs from others in its attributes.
-    own = type(value).__repr__ is not object.__repr__
-    text = repr(value) if own else f"{type(value).__qualname__}({getattr(value, '__dict__', '')})"
-    return " ".join(re.sub(r" at 0x[0-9a-f]+", "", text).split())[:_LONGEST]
+    """A configuration on one level, with settings as a record has them: data in short, secrets left out."""
+    return {name: setting(value, name) for name, value in flatten_dict(dict(config)).items()}
 
 
 def number(value: Any) -> bool | int | float | None:
