@@ -215,8 +215,8 @@ def cost(folder: str, *, trials: int, rounds: int) -> dict:
     spent = {"callbacks": 0.0, "drawing": 0.0}
 
     class Measured(SweepPanel):
-        def _draw(self, over):
-            super()._draw(over)
+        def _draw(self):
+            super()._draw()
             spent["drawing"] = time.thread_time()  # the thread does nothing else, and ends here
 
     def measured(hook):
