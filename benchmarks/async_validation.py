@@ -35,8 +35,9 @@ def validate(checkpoint: Any, *, path: str, filesystem: Any) -> dict[str, float]
     """The mean loss and accuracy of a checkpoint over the rows at `path`."""
     import torch
 
+    from benchmarks._models import to_input
     from labkit.datasets import read_rows
-    from labkit.models.torch import cnn, to_input
+    from labkit.models.torch import cnn
 
     model = cnn(seed=0).eval()
     with checkpoint.as_directory() as folder:
@@ -56,7 +57,8 @@ def train_loop(config: dict[str, Any]) -> list[float]:
     from ray.train import CheckpointUploadMode
     from torch.utils.data import DataLoader, TensorDataset
 
-    from labkit.models.torch import cnn, to_input, train_epoch
+    from benchmarks._models import to_input, train_epoch
+    from labkit.models.torch import cnn
 
     data, way, epochs = config["data"], config["way"], config["epochs"]
     model = cnn(seed=0)

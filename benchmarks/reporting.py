@@ -30,13 +30,14 @@ def train_loop(config):
     from ray.train.torch import prepare_model
     from torch.utils.data import DataLoader, TensorDataset
 
-    from labkit.models import torch as torch_models
+    from benchmarks._models import mlp, to_input
+    from labkit.models.torch import cnn
     from labkit.panel.tracking.hooks import current, following
 
     current().leave()  # stretches are followed by hooks of their own
     data, tracker = config["data"], config["panel"]
-    rows = TensorDataset(torch_models.to_input(data.images), torch.tensor(data.labels))
-    model = prepare_model(getattr(torch_models, config["model"])(seed=0))
+    rows = TensorDataset(to_input(data.images), torch.tensor(data.labels))
+    model = prepare_model({"cnn": cnn, "mlp": mlp}[config["model"]](seed=0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def train() -> None:

@@ -31,7 +31,6 @@ from benchmarks import _throughput
 from benchmarks._paired import Found
 from labkit import cluster
 from labkit.machine import free_port
-from labkit.models import keras as keras_settings
 from labkit.settings import Settings
 
 
@@ -40,8 +39,6 @@ def train(feed: Callable[[], Any], epochs: int, distributed: bool = True) -> lis
     import contextlib
 
     import tensorflow as tf
-
-    from labkit.models.keras import mlp
 
     class Watch(tf.keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -59,7 +56,9 @@ def train(feed: Callable[[], Any], epochs: int, distributed: bool = True) -> lis
         tf.config.threading.set_intra_op_parallelism_threads(_throughput.WORKERS)
         scope = contextlib.nullcontext()
     with scope:
-        model = mlp(seed=0)
+        layers = [tf.keras.layers.Dense(width, activation="relu") for width in (128, 64)]
+        layers = [tf.keras.Input((28, 28)), tf.keras.layers.Flatten(), *layers, tf.keras.layers.Dense(10)]
+        model = tf.keras.Sequential(layers)
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=tf.keras.optimizers.SGD(0.1), loss=loss)
     model.fit(feed(), epochs=epochs, verbose=0, callbacks=[Watch()])
@@ -71,18 +70,16 @@ def in_memory(folder: str) -> Any:
     import tensorflow as tf
 
     from labkit.datasets import read_rows
-    from labkit.models.keras import to_input
 
     rows = tf.data.Dataset.from_tensor_slices(read_rows(folder))
-    return rows.batch(_throughput.GLOBAL_BATCH).map(lambda image, label: (to_input(image), label))
+    batches = rows.batch(_throughput.GLOBAL_BATCH)
+    return batches.map(lambda image, label: (tf.cast(image, tf.float32) / 255, label))
 
 
 def of_shard() -> Any:
     """This worker's shard, as lesson 04 has it."""
     import ray.train
     import tensorflow as tf
-
-    from labkit.models.keras import to_input
 
     rows = ray.train.get_dataset_shard("train").to_tf(
         "image",
@@ -91,7 +88,7 @@ def of_shard() -> Any:
         feature_type_spec=tf.TensorSpec((None, 28, 28), tf.uint8, name="image"),
         label_type_spec=tf.TensorSpec((None,), tf.int64, name="label"),
     )
-    return rows.cache().map(lambda image, label: (to_input(image), label))
+    return rows.cache().map(lambda image, label: (tf.cast(image, tf.float32) / 255, label))
 
 
 def ray_loop(config: dict[str, Any]) -> None:
@@ -120,7 +117,7 @@ def in_ray(folder: str, options: Any) -> dict[str, float]:
             scaling_config=ScalingConfig(num_workers=_throughput.WORKERS),
             datasets={"train": ray.data.read_parquet(folder).materialize()},
             run_config=RunConfig(
-                storage_path=f"{place}/runs", worker_runtime_env={"env_vars": keras_settings.KERAS_2}
+                storage_path=f"{place}/runs", worker_runtime_env={"env_vars": _throughput.KERAS_2}
             ),
         ).fit()
         return _throughput.figures(json.loads(Path(told).read_text()), time.perf_counter() - began)
@@ -136,7 +133,7 @@ print("seen", json.dumps(train(lambda: in_memory(folder), epochs, distributed)),
 
 def as_programs(count: int, folder: str, options: Any) -> dict[str, float]:
     """The same in `count` processes without Ray, each with its TF_CONFIG."""
-    kept = _throughput.program_environment(**keras_settings.KERAS_2)
+    kept = _throughput.program_environment(**_throughput.KERAS_2)
     kept.pop("TF_CONFIG", None)
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]
     began = time.perf_counter()
@@ -164,7 +161,7 @@ def main() -> None:
     settings = Settings.from_env()
     folder = _throughput.rows_folder(settings, options.rows)
     found = Found("tf_throughput", ours="ray data, recipe")
-    os.environ.update(keras_settings.KERAS_2)
+    os.environ.update(_throughput.KERAS_2)
     with cluster.start(settings=settings, preload="tensorflow"):
         from labkit.data import quiet
 

@@ -42,7 +42,7 @@ def epochs_of(model: Any, epochs: int, feed: Callable[[], Any]) -> list[float]:
     """Train, and return the seconds of each epoch. `feed()` gives the (x uint8, y) batches of one."""
     import torch
 
-    from labkit.models.torch import to_input
+    from benchmarks._models import to_input
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     seconds = []
@@ -87,7 +87,7 @@ def ray_loop(config: dict[str, Any]) -> None:
     import ray.train
     from ray.train.torch import prepare_model
 
-    from labkit.models.torch import mlp
+    from benchmarks._models import mlp
 
     feed, size = config["feed"], _throughput.GLOBAL_BATCH // ray.train.get_context().get_world_size()
     model = prepare_model(mlp(seed=0))
@@ -138,7 +138,7 @@ def alone(folder: str, epochs: int) -> list[float]:
     """What the process of `one process` does."""
     import torch
 
-    from labkit.models.torch import mlp
+    from benchmarks._models import mlp
 
     torch.set_num_threads(2)
     x, y = tensors(folder)
@@ -154,7 +154,7 @@ def torchrun(folder: str, epochs: int) -> list[float] | None:
     import torch
     import torch.distributed as dist
 
-    from labkit.models.torch import mlp
+    from benchmarks._models import mlp
 
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(mlp(seed=0))

@@ -38,7 +38,7 @@ def make_trainable():
     from ray import tune
     from torch.utils.data import DataLoader, TensorDataset
 
-    from labkit.models.torch import mlp, to_input, train_epoch
+    from benchmarks._models import mlp, to_input, train_epoch
 
     class Digits(tune.Trainable):
         def setup(self, config, data=None):
@@ -215,8 +215,8 @@ def cost(folder: str, *, trials: int, rounds: int) -> dict:
     spent = {"callbacks": 0.0, "drawing": 0.0}
 
     class Measured(SweepPanel):
-        def _draw(self, over):
-            super()._draw(over)
+        def _draw(self):
+            super()._draw()
             spent["drawing"] = time.thread_time()  # the thread does nothing else, and ends here
 
     def measured(hook):

@@ -203,14 +203,11 @@ class DataPanel(LivePanel):
         return tracebacks.shorten_text(_cause(error)) if of_ray else super().failure_text(error)
 
     def translate(self, error: BaseException) -> BaseException | None:
-        fix = "the panel above shows in which line; fix the function or the file, then run the cell again"
-        if isinstance(error, ray.exceptions.RayError):
-            if not tracebacks.has_own_frame(_cause(error)):
-                fix = "no line of yours is in it: look at the file, the column or the size that it names"
-        else:
-            modules = (f.f_globals.get("__name__", "") for f, _ in traceback.walk_tb(error.__traceback__))
-            if not any(name.startswith("ray.data.") for name in modules):
-                return None
+        modules = (f.f_globals.get("__name__", "") for f, _ in traceback.walk_tb(error.__traceback__))
+        of_data = any(name.startswith("ray.data.") for name in modules)
+        if not of_data and not isinstance(error, ray.exceptions.RayError):
+            return None
+        fix = "fix the line in the panel above, or the file or column that the error names"
         return RunFailed(f"finish {self.state.name!r}", self.state.failures[-1].message, fix)
 
 

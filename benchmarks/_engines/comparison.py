@@ -161,7 +161,8 @@ def _weight_difference(first: Path, other: Path, name: str) -> float:
 
 
 def _max_weight_change(folder: Path) -> float:
-    from labkit.models.torch import mlp, parameter_distance
+    from benchmarks._models import mlp
+    from labkit.models.torch import parameter_distance
 
     return parameter_distance(_weights(folder), mlp(seed=0))
 

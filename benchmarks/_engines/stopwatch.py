@@ -89,9 +89,7 @@ class Stopwatch:
         if _rank() == 0:
             import torch
 
-            from labkit.models.torch import unwrapped
-
-            torch.save(unwrapped(model).state_dict(), self.folder / "weights.pt")
+            torch.save(getattr(model, "module", model).state_dict(), self.folder / "weights.pt")
 
     def _die(self) -> None:
         """Note the attempt; the last rank ends with SIGKILL, once."""

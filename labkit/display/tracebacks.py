@@ -43,11 +43,6 @@ def shorten_text(text: str) -> str:
     return "\n".join(lines).strip() or text.strip()[-_MESSAGE_WIDTH:] or "no message"
 
 
-def has_own_frame(text: str) -> bool:
-    """Whether a line of the reader's is in a formatted traceback."""
-    return any(is_own(file) for file, *_ in _parse(text)[0])
-
-
 def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
     """(frames, lines of the message) of the last exception in `text`, which is what the reader sees."""
     *_, last = _HEAD.split("\n".join(text.splitlines()))  # before the last head was the cause

@@ -102,7 +102,7 @@ class RunRecord:
     def to_json(self) -> str:
         """Return the record as JSON, with Python's ``NaN`` and ``Infinity``."""
         values = {name: value for name, value in vars(self).items() if name != "folder"}
-        values |= {name: _setting(values[name]) for name in (*_GIVEN, "seed")}
+        values |= {name: setting(values[name]) for name in (*_GIVEN, "seed")}
         return json.dumps(values, indent=1, default=_plain)
 
     @classmethod
@@ -230,7 +230,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else _SHORT.repr(value)
 
 
-def _setting(value: Any, name: str = "", depth: int = 0) -> Any:
+def setting(value: Any, name: str = "", depth: int = 0) -> Any:
     """A setting in short: no text whose name says that it is a secret; of data, only its kind and size."""
     kind = type(value).__name__
     if isinstance(value, (str, bytes)) and _SECRET.search(name):
@@ -240,13 +240,13 @@ def _setting(value: Any, name: str = "", depth: int = 0) -> Any:
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, Mapping) and depth < _DEEPEST:
-        return {str(key): _setting(item, str(key), depth + 1) for key, item in value.items()}
+        return {str(key): setting(item, str(key), depth + 1) for key, item in value.items()}
     if hasattr(value, "run_id"):  # a panel: its text has the id of its run
         return kind
     if hasattr(value, "shape"):
         return value.item() if value.shape == () else f"{kind} of shape {tuple(value.shape)}"
     if isinstance(value, (list, tuple)) and len(value) <= _LONGEST and depth < _DEEPEST:
-        return [_setting(item, name, depth + 1) for item in value]
+        return [setting(item, name, depth + 1) for item in value]
     if isinstance(value, (Mapping, list, tuple, set, bytes)):
         return f"{kind} of {len(value)}"
     text = value if isinstance(value, str) else getattr(value, "__qualname__", None) or _SHORT.repr(value)

@@ -2,12 +2,10 @@
 
     lab = spark.session(slots=2)       # one JVM is driver and executor: ``local[2]``
     lab = spark.session(workers=2)     # two executors, each a JVM of its own: ``local-cluster[2,1,1024]``
-    lab.spark                          # the SparkSession
-    lab.stop()
 
 Everything listens on loopback, and only for processes that know a secret, which is drawn for each start and
-is in a file of mode 0600. The JVM has the lab's mark (`labkit.system.family`). So it is stopped by `stop`, by
-``python -m labkit stop``, when the interpreter exits, and by the supervisor when the kernel was killed.
+is in a file of mode 0600. ``python -m labkit stop``, and the supervisor after a kill of the kernel, find the
+JVM by the lab's mark (`labkit.system.family`).
 """
 
 import atexit
@@ -203,14 +201,11 @@ def _folder(home: Path, group: str) -> Path:
 def _prepare(folder: Path, *, used: Collection[str], workers: int) -> None:
     """Create the folders of one start, and remove those of earlier ones.
 
-        conf/     settings, with the secret
-        home/     SPARK_HOME: links to pyspark's programs and jars, but not to its ``python``. With that
-                  folder all Python processes would import pyspark from a zip file, and each would compile it
-        scratch/  what Spark writes
-        logs/     of driver and executors; they stay until the next start
-
-    Raises:
-        LabError: the disk does not allow it.
+    conf/     settings, with the secret
+    home/     SPARK_HOME: links to pyspark's programs and jars, but not to its ``python``. With that
+              folder all Python processes would import pyspark from a zip file, and each would compile it
+    scratch/  what Spark writes
+    logs/     of driver and executors; they stay until the next start
     """
     import pyspark
 
@@ -218,21 +213,17 @@ def _prepare(folder: Path, *, used: Collection[str], workers: int) -> None:
     settings = {**_SETTINGS, "spark.authenticate.secret": secrets.token_hex(32)}
     if workers:
         settings["spark.cores.max"] = str(workers)
-    try:
-        for old in folder.parent.glob("spark-*"):
-            if old.name not in used:
-                shutil.rmtree(old, ignore_errors=True)
-        for name in ("conf", "home", "scratch", "logs"):
-            (folder / name).mkdir(parents=True, mode=0o700)
-        lines = "".join(f"{name} {value}\n" for name, value in settings.items())
-        private_file(folder / "conf" / "spark-defaults.conf", lines)
-        (folder / "conf" / "log4j2.properties").write_text(_LOGGING)
-        links = {"bin": installed / "bin", "jars": installed / "jars", "work": folder / "logs"}
-        for name, place in links.items():  # "work" is for the logs of the executors
-            (folder / "home" / name).symlink_to(place)
-    except OSError as error:
-        fix = "make that folder writable, or set LABKIT_HOME to one that is"
-        raise LabError(f"prepare {folder} for Spark", str(error), fix) from error
+    for old in folder.parent.glob("spark-*"):
+        if old.name not in used:
+            shutil.rmtree(old, ignore_errors=True)
+    for name in ("conf", "home", "scratch", "logs"):
+        (folder / name).mkdir(parents=True, mode=0o700)
+    lines = "".join(f"{name} {value}\n" for name, value in settings.items())
+    private_file(folder / "conf" / "spark-defaults.conf", lines)
+    (folder / "conf" / "log4j2.properties").write_text(_LOGGING)
+    links = {"bin": installed / "bin", "jars": installed / "jars", "work": folder / "logs"}
+    for name, place in links.items():  # "work" is for the logs of the executors
+        (folder / "home" / name).symlink_to(place)
 
 
 def _start(master: str, home: Path, group: str, check: Callable[[], None]) -> "SparkSession":

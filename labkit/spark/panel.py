@@ -1,16 +1,14 @@
 """The panel of TorchDistributor.
 
-    panel = SparkPanel("07-local", epochs=3)
-    with panel.watch(distributor):
+    with SparkPanel("07-local", epochs=3).watch(distributor):
         model = distributor.run(train, 3)       # of a dict that `train` returns, the numbers are reported
 
 TorchDistributor has no callbacks. The panel is pickled with the function, becomes a tracker in each rank, and
-the tracker follows the function there and sends its events to the kernel. A training file is not followed.
+follows the function there. A training file is not followed.
 
-TorchDistributor prints every line of torchrun and of the ranks: all goes to a log file, the training's own
-lines to the panel. Its wrapper around torchrun drops the exit status, so a training file that failed shows in
-this text only. Spark wraps the error of a rank into that of torchrun, that into a task's, and that into a
-job's; only the text has all of them.
+What torchrun and the ranks print goes to a log file, and the training's own lines to the panel. The wrapper
+around torchrun drops its exit status, so only this text shows that a training file failed. It also has all of
+the errors that Spark wraps into each other: a rank's, torchrun's, a task's, a job's.
 """
 
 import contextlib
@@ -23,7 +21,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 from labkit.display import tracebacks
@@ -180,7 +177,7 @@ class SparkPanel(Panel):
     # -- a launch -------------------------------------------------------------------------------------
 
     def _log_to(self, log: Path) -> None:
-        self._output = Output(log, self._print, lambda: self._lost_port() and _cancel())
+        self._output = Output(log, self._print, lambda: self._begun() or _cancel())
 
     def _followed(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """TorchDistributor's `run`, with its output captured. A launch whose port was taken is repeated once.
@@ -196,28 +193,24 @@ class SparkPanel(Panel):
                 return run(TrackedFunction(what, self) if callable(what) else what, *args, **kwargs)
 
         def followed(*args: Any, **kwargs: Any) -> Any:
+            error = result = None
             try:
                 result = launch(*args, **kwargs)
-            except Exception as error:
-                if not (why := self._why_again(error)):
-                    raise
-            else:
-                why = self._why_again(None)
-            if why:
+            except Exception as raised:
+                error = raised
+            if why := self._why_again(error):
                 with self.update() as state:
                     state.note = f"launched twice: {why}"
                 self._log_to(self._output.log.with_suffix(".again.log"))
                 result = launch(*args, **kwargs)
+            elif error is not None:
+                raise error
             if isinstance(result, dict):
                 plain = {name: value for name, value in result.items() if isinstance(value, (int, float))}
                 self.report(plain)  # not the single weights of a state_dict
             return result
 
         return followed
-
-    def _lost_port(self) -> bool:
-        """Whether torchrun has met no rank because its port was taken: before that, none can have begun."""
-        return self._output.port_taken and not self._begun()
 
     def _begun(self) -> bool:
         """A file has no tracker, only prints; of a function, what mixed tracebacks leave over is no sign."""
@@ -230,11 +223,12 @@ class SparkPanel(Panel):
         pyspark passes on what came from the executors up to 0.2 s after the failure: on a busy machine, not
         even why torchrun failed.
         """
-        if self._lost_port():
-            return "another program had taken the port of torchrun"
-        if _LAUNCH_FAILED not in str(error) or self._begun():
+        output = self._output
+        if self._begun():
             return ""
-        if self._output.torchrun_failed or _TRACEBACK in self._output.text():
+        if output.port_taken:
+            return "another program had taken the port of torchrun"
+        if _LAUNCH_FAILED not in str(error) or output.torchrun_failed or _TRACEBACK in output.text():
             return ""
         return "torchrun failed before a rank began, and why was not heard"
 
@@ -262,15 +256,14 @@ class SparkPanel(Panel):
 class RankTracker(RemoteTracker):
     """The tracker that the panel becomes in a rank. The task that starts torchrun has none."""
 
-    def _begin(self) -> None:
-        super()._begin()
-        sys.excepthook = self._failed  # a rank runs only this function
-
-    def _failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        text = "".join(traceback.format_exception(kind, error, trace))
-        self.emit("failure", text=text[-_TEXT_SENT:])
-        sys.__excepthook__(kind, error, trace)
-        self._sender.flush()  # its thread may not have begun when the interpreter ends
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        with super().working():
+            try:
+                yield
+            except Exception as error:
+                self.emit("failure", text="".join(traceback.format_exception(error))[-_TEXT_SENT:])
+                raise
 
 
 class _TorchrunFailed(RuntimeError):
@@ -318,14 +311,15 @@ class Output:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         others = set(threading.enumerate()) - {threading.current_thread()}
         logger = logging.getLogger("TorchDistributor")  # it tells that it has started
-        with self.log.open("a", encoding="utf-8", errors="replace", buffering=1) as log:
-            out, err = (_Split(stream, log, self._line, others) for stream in (sys.stdout, sys.stderr))
-            logger.addFilter(_is_warning)
-            try:
+        level = logger.level
+        logger.setLevel(logging.WARNING)
+        try:
+            with self.log.open("a", encoding="utf-8", errors="replace", buffering=1) as log:
+                out, err = (_Split(stream, log, self._line, others) for stream in (sys.stdout, sys.stderr))
                 with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                     yield
-            finally:
-                logger.removeFilter(_is_warning)
+        finally:
+            logger.setLevel(level)
 
     def _line(self, line: str) -> None:
         self.torchrun_failed = self.torchrun_failed or "failed (exitcode" in line
@@ -385,7 +379,3 @@ def summary(text: str) -> str:
     found = _PYTHON.search(text)
     line = found[1] if found else (spark[0] if (spark := _SPARK.search(text)) else text.strip())
     return line.partition("\n")[0][:300]
-
-
-def _is_warning(record: logging.LogRecord) -> bool:
-    return record.levelno > logging.INFO

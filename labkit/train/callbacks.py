@@ -10,7 +10,6 @@ This is the one file that uses private names of Ray Train.
 import contextlib
 import functools
 import json
-import os
 import re
 import signal
 import threading
@@ -189,14 +188,15 @@ def reported_checkpoints(
 
     Args:
         path: of the run: ``result.path``, or storage_path/name.
-        filesystem: ``result.filesystem``.
+        filesystem: ``result.filesystem``; by default the one that the path names.
 
     Raises:
         LabError: there is no such run, or its list is not Ray's.
     """
-    filesystem = filesystem or pyarrow.fs.LocalFileSystem()
     try:
-        with filesystem.open_input_stream(f"{path}/checkpoint_manager_snapshot.json") as file:
+        files, place = (filesystem, path) if filesystem else pyarrow.fs.FileSystem.from_uri(path)
+        folder = PurePosixPath(place).as_posix()  # as Ray gives it
+        with files.open_input_stream(f"{folder}/checkpoint_manager_snapshot.json") as file:
             kept = json.loads(file.read())
         statuses = {
             one["checkpoint_dir_name"] if isinstance(one, dict) else one: status
@@ -208,7 +208,7 @@ def reported_checkpoints(
         found = []
         for _, result in sorted(numbered, key=lambda pair: pair[0]):
             name = result["checkpoint_dir_name"]
-            checkpoint = ray.train.Checkpoint(f"{path}/{name}", filesystem)
+            checkpoint = ray.train.Checkpoint(f"{folder}/{name}", files)
             status = ReportedCheckpointStatus[statuses.get(name, "COMMITTED")]
             found.append(ReportedCheckpoint(checkpoint, result["metrics"], status))
         return found
@@ -218,20 +218,13 @@ def reported_checkpoints(
         raise LabError(f"read the checkpoints of {path}", fact, fix) from error
 
 
-def listed(config: ray.train.RunConfig) -> list[ReportedCheckpoint] | None:
-    """Those of the run with this configuration, whose paths are as Ray gives them; None without a list."""
-    filesystem, path = config.storage_filesystem, f"{str(config.storage_path).rstrip('/')}/{config.name}"
+def statuses(config: ray.train.RunConfig) -> dict[str, tuple[str, dict[str, Any]]] | None:
+    """By path: the status in the panel's words, and the metrics; None if the run has no list yet."""
+    path = f"{str(config.storage_path).rstrip('/')}/{config.name}"
     try:
-        if filesystem is None:
-            path = path if "://" in path else os.path.abspath(os.path.expanduser(path))
-            filesystem, path = pyarrow.fs.FileSystem.from_uri(path)
-        return reported_checkpoints(PurePosixPath(path).as_posix(), filesystem)
+        found = reported_checkpoints(path, config.storage_filesystem)
     except Exception:  # if something is wrong with the store, Ray's own error says it better
         return None
-
-
-def statuses_of(found: list[ReportedCheckpoint]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """By path: the status in the panel's words, and the metrics."""
     return {one.checkpoint.path: (_STATUSES[one.status.value][0], dict(one.metrics)) for one in found}
 
 

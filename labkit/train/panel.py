@@ -145,12 +145,11 @@ class TrainPanel(Panel):
         # A training without workers needs no cluster.
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
         with callbacks.quiet_deaths(), self._wired(self._trainer):
-            earlier = (callbacks.listed(config) if elsewhere else None) or []
-            epochs = [int(one.metrics.get("epoch", n)) + 1 for n, one in enumerate(earlier)]
+            earlier = (callbacks.statuses(config) if elsewhere else None) or {}
+            epochs = [int(metrics.get("epoch", n)) + 1 for n, (_, metrics) in enumerate(earlier.values())]
             self.state.earlier = max(epochs, default=0)  # Ray goes on from there
             # What is still undecided is news.
-            statuses = callbacks.statuses_of(earlier)
-            self._known = {path: now for path, now in statuses.items() if now[0] != "pending"}
+            self._known = {path: now for path, now in earlier.items() if now[0] != "pending"}
             for look in (self._look, self._look_for_hangs):  # py-spy takes seconds
                 threading.Thread(target=look, args=[over], name="labkit-look", daemon=True).start()
             self._interrupts = callbacks.Interrupts(self._trainer)
@@ -215,7 +214,7 @@ class TrainPanel(Panel):
     @contextlib.contextmanager
     def _wired(self, trainer: Any) -> Iterator[None]:
         """In the block the trainer reports here. A `RunConfig` may serve other trainers afterwards."""
-        run, validation = trainer.run_config, getattr(trainer, "validation_config", None)
+        run, validation = trainer.run_config, trainer.validation_config
         name, before, loop = run.name, run.callbacks, trainer.train_loop_per_worker
         run.name = self._run_name
         vars(run).pop("storage_context", None)  # Ray keeps what it made of the name
@@ -233,8 +232,7 @@ class TrainPanel(Panel):
             trainer.train_loop_per_worker, run.callbacks, run.name = loop, before, name
             vars(run).pop("storage_context", None)
             vars(trainer).pop("_register_sigint_handler", None)
-            if validation is not None:
-                trainer.validation_config = validation
+            trainer.validation_config = validation
 
     def _look(self, over: threading.Event) -> None:
         while not over.wait(0.5):
@@ -268,13 +266,11 @@ class TrainPanel(Panel):
         """
         config = self._trainer.run_config
         deletes = config.checkpoint_config.num_to_keep is not None
-        validates = getattr(self._trainer, "validation_config", None) is not None
         here = [one.path for one in self.state.checkpoints if not one.deleted]  # before the list is read
-        if not (self.trains_elsewhere() and (deletes or validates)):
+        if not (self.trains_elsewhere() and (deletes or self._trainer.validation_config is not None)):
             return
-        if (found := callbacks.listed(config)) is None:
+        if (statuses := callbacks.statuses(config)) is None:
             return
-        statuses = callbacks.statuses_of(found)
         news = {path: now for path, now in statuses.items() if self._known.get(path) != now}
         news |= {path: ("deleted", {}) for path in here if deletes and path not in statuses}
         self._known |= news
@@ -307,8 +303,7 @@ def check_closure_size(function: Callable) -> None:
 
 def _check_room(trainer: Any) -> None:
     """Refuse workers and validations for which the cluster has no room."""
-    scaling, lab = trainer.scaling_config, cluster.current()
-    validation = getattr(trainer, "validation_config", None)
+    scaling, validation, lab = trainer.scaling_config, trainer.validation_config, cluster.current()
     if validation is not None:
         check_closure_size(validation.fn)
     if lab is not None:

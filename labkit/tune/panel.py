@@ -1,11 +1,6 @@
 """The panel of a sweep of Ray Tune.
 
-    tuner = tune.Tuner(
-        Digits,
-        param_space={"lr": tune.loguniform(1e-3, 1)},
-        tune_config=tune.TuneConfig(metric="accuracy", mode="max", num_samples=32),
-        run_config=tune.RunConfig(storage_path=...),
-    )
+    tuner = tune.Tuner(Digits, param_space={"lr": tune.loguniform(1e-3, 1)}, …)
     with SweepPanel("05-asha").watch(tuner):
         results = tuner.fit()
 
@@ -20,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import ray
 from ray import tune
@@ -55,20 +50,21 @@ def _if_open(hook: Callable) -> Callable:
 class SweepCallback(tune.Callback):
     """Brings what Tune's loop does into the state of the panel that is open in this process.
 
-    Tune pickles it into the sweep's folder, without a panel: a process that restores the sweep has its own.
+    Tune pickles it into the sweep's folder: a process that restores the sweep has a panel of its own.
     """
-
-    panel: ClassVar["SweepPanel | None"] = None
 
     def __init__(self) -> None:
         self._trials: Sequence[Any] = ()
-        self._configs: dict[str, Any] = {}  # by trial, what is shown: Tune replaces one that it changes
         self._has_time = False  # whether any result had what the scheduler counts
         self._next_look = 0.0
         self._news_at = time.monotonic()  # when a trial last reported, began or ended
 
     def __reduce__(self) -> tuple:
         return type(self), ()
+
+    @property
+    def panel(self) -> "SweepPanel | None":
+        return SweepPanel.current()
 
     @_if_open
     def setup(self, total_num_samples: int | None = None, **_: Any) -> None:
@@ -82,25 +78,26 @@ class SweepCallback(tune.Callback):
 
     @_if_open
     def on_step_end(self, **_: Any) -> None:
+        run, running = self.panel.state, [trial for trial in self._trials if trial.status == "RUNNING"]
+        run.at_once = max(run.at_once, len(running))
         if time.monotonic() >= self._next_look:  # a step takes a few milliseconds
             self._next_look = time.monotonic() + _LOOK_EVERY
             waits = self._waits()
             with self.panel.update() as state:
-                self._look_at_all(state)
+                for trial in sorted(self._trials, key=trials.place_of):
+                    self._look(state, trial)
                 state.waits = waits
 
     @_if_open
     def on_trial_result(self, trial: Any, result: dict[str, Any], **_: Any) -> None:
         self._news_at = time.monotonic()
         with self.panel.update() as state:
-            known = self._known(state, trial)
-            if self._configs[trial.trial_id] is not trial.config:
-                before, known.config = known.config, self._shown_config(trial)
-                known.changes += before != known.config
+            known, config = self._known(state, trial), trials.shown_config(trial.config)
+            known.changes += config != known.config
+            known.config = config
             self._take(state, trial, result)
             if known.status != "running":  # it begins, perhaps in the place of others
-                self._look_at_all(state)
-            state.set_status(trial.trial_id, "running")
+                self._next_look = 0.0
 
     @_if_open
     def get_state(self) -> None:
@@ -122,15 +119,11 @@ class SweepCallback(tune.Callback):
 
     def _known(self, state: SweepRun, trial: Any) -> TrialState:
         if trial.trial_id not in state.trials:
-            state.add(trial.trial_id, self._shown_config(trial))
+            state.add(trial.trial_id, trials.shown_config(trial.config))
             # trial.last_result would ask the trial's process, and wait for it.
             if result := trial.run_metadata.last_result:  # of an interrupted sweep
                 self._take(state, trial, result)
         return state.trials[trial.trial_id]
-
-    def _shown_config(self, trial: Any) -> dict[str, Any]:
-        self._configs[trial.trial_id] = trial.config
-        return trials.shown_config(trial.config)
 
     def _take(self, state: SweepRun, trial: Any, result: dict[str, Any]) -> None:
         """Take over a result; the metric "val/loss" may be in a dict "val"."""
@@ -146,12 +139,6 @@ class SweepCallback(tune.Callback):
             seconds=result.get("time_total_s", 0.0),
             time=trials.number(result.get(plan.time)) if plan.rungs else None,
         )
-
-    def _look_at_all(self, state: SweepRun) -> None:
-        """Look at those first that ran at the last look: else one that begins seems to run while they do."""
-        ran = {id for id, known in state.trials.items() if known.status == "running"}
-        for trial in sorted(self._trials, key=lambda one: (one.trial_id not in ran, trials.place_of(one))):
-            self._look(state, trial)
 
     def _look(self, state: SweepRun, trial: Any) -> None:
         known, status = self._known(state, trial), trials.STATUS.get(trial.status, "waiting")
@@ -205,11 +192,10 @@ class SweepPanel(LivePanel):
         if self.state.over:
             self.renew()
         trials.named_uniquely(tuner, self.run_id)
-        plan, lab = TunerPlan.from_tuner(tuner), cluster.current()
+        plan = TunerPlan.from_tuner(tuner)
         if plan.restored:
             plan.restore_state()
-        # Clusters of others may add nodes by themselves.
-        plan.check([node.resources for node in lab.nodes] if lab is not None and lab.is_ours else ())
+        plan.check(cluster.current())
         own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"
         self.loop = plan.trainable if own else None  # else it is wrapped: tune.with_parameters
         self.plan = plan
@@ -238,7 +224,6 @@ class SweepPanel(LivePanel):
         before = run.callbacks, run.verbose, run.progress_reporter
         run.callbacks = [*(run.callbacks or []), SweepCallback()]
         run.verbose, run.progress_reporter = 0, tune.CLIReporter()  # the other one displays
-        SweepCallback.panel = self
         try:
             with (
                 trials.without_noise(),
@@ -249,7 +234,6 @@ class SweepPanel(LivePanel):
                 self.interrupted = interrupted
                 yield
         finally:
-            SweepCallback.panel = None
             run.callbacks, run.verbose, run.progress_reporter = before
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:

@@ -10,11 +10,10 @@ import importlib
 import json
 import logging
 import math
-import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,9 +27,11 @@ from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 from ray.tune.utils import flatten_dict
 
+from labkit.cluster import Cluster, capacity
 from labkit.display import tracebacks
 from labkit.errors import LabError
 from labkit.files import atomic_write
+from labkit.runs.record import setting
 from labkit.settings import variables_set
 from labkit.storage import check_run_name
 
@@ -40,7 +41,6 @@ STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's
 # Not .json or .pkl: when Tune restores a sweep, it copies those to its local folder, and later back again.
 SAVED = "last_state.saved"
 _REMOVED_AT_ONCE = 16  # placement groups; on a small cluster Tune has fewer requests at a time
-_LONGEST = 80  # characters of an object in a configuration
 _KILLED = ("died unexpectedly", "running low on memory")  # in what Ray says of a process that is gone
 _TABLES = "RAY_AIR_NEW_OUTPUT"  # "1", the default, prints tables in a terminal whatever `verbose` says
 _NOISE = (  # what Tune logs, and the panel shows, or what has no remedy
@@ -98,9 +98,7 @@ class TunerPlan:
         """The filesystem with the sweep's folder, and the folder's path there."""
         if self.run.storage_filesystem is not None:
             return self.run.storage_filesystem, self.path
-        if "://" in self.path:
-            return pyarrow.fs.FileSystem.from_uri(self.path)
-        return pyarrow.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(self.path))
+        return pyarrow.fs.FileSystem.from_uri(self.path)
 
     @functools.cached_property
     def compared(self) -> tuple[str | None, str]:
@@ -132,33 +130,19 @@ class TunerPlan:
 
     # -- what is refused ------------------------------------------------------------------------------
 
-    def check(self, nodes: Sequence[Mapping[str, float]] = ()) -> None:
-        """Refuse a sweep that cannot work.
-
-        Args:
-            nodes: the resources of each living node; none if they are not known, or if nodes may still come.
+    def check(self, lab: Cluster | None) -> None:
+        """Refuse a sweep that cannot work on this cluster, if it is known.
 
         Raises:
-            LabError: trials that fit on no node, for which Tune would wait forever; in a new sweep a search
-                space that is empty or a plain list, or the name of an earlier sweep.
+            LabError: trials that fit on no node, for which Tune would wait forever; in a new sweep, the name
+                of an earlier one, or a plain list where nothing is searched.
         """
-        self._check_resources(nodes)
+        for bundle in self._resources() if lab is not None else ():
+            options = {"num_cpus": 0, "resources": bundle}  # CPUs and GPUs are among them
+            capacity.check_task_fits(lab.nodes, options, attempt="start trials", ours=lab.is_ours)
         if not self.restored:
             self._check_space()
             self._check_name()
-
-    def _check_resources(self, nodes: Sequence[Mapping[str, float]]) -> None:
-        bundles = self._resources()
-        for name in ("CPU", "GPU") if nodes and bundles else ():
-            have = [node.get(name, 0.0) for node in nodes]
-            asked = [bundle.get(name, 0.0) for bundle in bundles]
-            if max(asked) > max(have) + 1e-6 or sum(asked) > sum(have) + 1e-6:
-                raise LabError(
-                    f"start trials of {sum(asked):g} {name} each",
-                    f"the cluster's nodes have {' and '.join(f'{one:g}' for one in have)} {name}: "
-                    "no trial would ever start",
-                    f"tune.with_resources(…, {{{name!r}: {max(have):g}}}) or less, or a larger cluster",
-                )
 
     def _resources(self) -> list[dict[str, float]]:
         """The bundles that one trial asks for, each on one node; [] if only a drawn configuration tells."""
@@ -177,14 +161,11 @@ class TunerPlan:
         changed = isinstance(self.options.scheduler, PopulationBasedTraining)  # settings equal at first
         if self.options.search_alg is not None or changed or any(map(_is_searched, space, space.values())):
             return
-        attempt = f"sweep with {getattr(self.trainable, '__name__', self.trainable)}"
         for name, value in space.items():
             if isinstance(value, (list, range)) and len(value) > 1:
                 fact = f"{name!r} is a plain list, which every trial would get unchanged"
-                raise LabError(attempt, fact, f"tune.grid_search([…]) or tune.choice([…]) for {name!r}")
-        if not space:
-            fix = 'param_space={"lr": tune.loguniform(1e-3, 1)}, for example'
-            raise LabError(attempt, "the search space is empty: all trials would be the same", fix)
+                fix = f"tune.grid_search([…]) or tune.choice([…]) for {name!r}"
+                raise LabError(f"sweep over {name!r}", fact, fix)
 
     def _check_name(self) -> None:
         """Refuse the name of an earlier sweep: in one folder the results of both would be mixed."""
@@ -358,24 +339,8 @@ def place_of(trial: Any) -> int:
 
 
 def shown_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration on one level, with values that a table and a record can hold."""
-    return {name: readable(value) for name, value in flatten_dict(dict(config)).items()}
-
-
-def readable(value: Any) -> Any:
-    """Return numbers, texts and lists unchanged, classes and functions by name, and objects in short."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, (list, tuple)):
-        return [readable(one) for one in value]
-    if (plain := number(value)) is not None:
-        return plain
-    if name := getattr(value, "__qualname__", None):
-        return name.rpartition("<locals>.")[2]
-    # An object without a `repr` of its own differs from others in its attributes.
-    own = type(value).__repr__ is not object.__repr__
-    text = repr(value) if own else f"{type(value).__qualname__}({getattr(value, '__dict__', '')})"
-    return " ".join(re.sub(r" at 0x[0-9a-f]+", "", text).split())[:_LONGEST]
+    """A configuration on one level, with settings as a record has them: data in short, secrets left out."""
+    return {name: setting(value, name) for name, value in flatten_dict(dict(config)).items()}
 
 
 def number(value: Any) -> bool | int | float | None:

@@ -234,16 +234,16 @@ def run_tuner(tuner: "Tuner", name: str) -> "ResultGrid":
         NotAttempted: a ``...`` is still in the trainable.
         Wrong: it cannot work, or a trial fails.
     """
-    import ray
     from ray import tune
 
+    from labkit import cluster
     from labkit.tune.trials import TunerPlan, names_without_metric, without_lost_cpus, without_noise
 
     if not isinstance(tuner, tune.Tuner):
         raise Wrong(f"{name} is {describe(tuner)}, and a tune.Tuner is expected")
     plan = TunerPlan.from_tuner(tuner)
     try:
-        plan.check([node["Resources"] for node in ray.nodes() if node["Alive"]])
+        plan.check(cluster.current())
         with without_noise(), without_lost_cpus():
             plan.run.verbose, plan.run.progress_reporter = 0, tune.CLIReporter()
             results = tuner.fit()

@@ -87,7 +87,7 @@ def test_a_failure_shows_the_readers_line_and_error(capfd, function, line, messa
     shown = capfd.readouterr()
     assert line in shown.out and message in shown.out
     assert "UserCodeException" not in shown.out and "streaming_executor" not in shown.err
-    assert "the panel above shows in which line" in caught.value.fix
+    assert "fix the line in the panel above" in caught.value.fix
 
 
 def test_bad_files_are_the_fact_and_rays_advice_is_not(tmp_path, capfd):
@@ -96,7 +96,6 @@ def test_bad_files_are_the_fact_and_rays_advice_is_not(tmp_path, capfd):
         ray.data.read_images(str(tmp_path)).materialize()
     assert caught.value.fact.startswith("ValueError: PIL couldn't load image file")
     assert "retry" not in caught.value.fact + caught.value.fix
-    assert "no line of yours is in it" in caught.value.fix
     (tmp_path / "broken.png").rename(tmp_path / "notes.doc")
     with pytest.raises(RunFailed, match="No input files found"), DataPanel("images"):
         ray.data.read_images(str(tmp_path))  # before any worker starts

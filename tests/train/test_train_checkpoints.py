@@ -7,7 +7,7 @@ import pytest
 from ray.train import CheckpointConfig
 
 from labkit.errors import LabError
-from labkit.models.torch import train_epoch
+from labkit.models.torch import cnn
 from labkit.train import panel, reported_checkpoints
 from labkit.train.callbacks import unranked, wrong_order
 
@@ -44,8 +44,8 @@ def test_a_metric_that_ranks_and_that_no_checkpoint_has_is_told():
 
 def test_a_validation_function_that_takes_a_data_set_along_is_refused():
     rows = np.zeros(10**6, np.uint8)
-    for function in (lambda checkpoint: rows.mean(), functools.partial(train_epoch, images=rows)):
+    for function in (lambda checkpoint: rows.mean(), functools.partial(cnn, images=rows)):
         with pytest.raises(LabError, match=r"it has 1\.0 MB.* the limit is 1\.0 MB") as refused:
             panel.check_closure_size(function)
         assert "load data inside the function" in refused.value.fix
-    panel.check_closure_size(train_epoch)
+    panel.check_closure_size(cnn)

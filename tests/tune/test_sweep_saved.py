@@ -57,16 +57,12 @@ def test_files_that_a_kill_cut_off_or_left_of_different_moments_are_restored(pla
     assert known(stored, FIRST) == (4, 4) and len(list(stored.iterdir())) == 3
 
 
-def test_a_restored_run_saves_its_own_files_as_version_0_1_did(plan, staging, stored):
+def test_a_restored_run_saves_its_own_files(plan, staging, stored):
     """Tune puts the files of the run before next to its own."""
     write(staging, FIRST, 3)
     write(staging, SECOND, 4)
     write(stored, FIRST, 3)
     plan.save_state(staging)
-    kept = json.loads((stored / SAVED).read_text())
-    assert kept == {
-        path.name: path.read_bytes().decode("latin-1") for path in staging.iterdir() if SECOND in path.name
-    }
     plan.restore_state()
     assert known(stored, SECOND) == (4, 4) and known(stored, FIRST) == (3, 3)
 

@@ -31,7 +31,7 @@ def test_counts_phases_and_eta(state):
     assert state.eta(now=110.0) is None
     state.set_status("t1", "stopped early")
     assert state.counts() == {"running": 1, "waiting": 4, "stopped early": 1}
-    assert (state.done, state.at_once) == (1, 2)
+    assert state.done == 1
     assert state.phase_seconds(now=110.0) == {"start": 3.0, "training": 7.0}
     state.set_status("t0", "finished")
     assert state.eta(now=111.0) == pytest.approx(8.0 / 2 * 4)

@@ -15,7 +15,7 @@ def test_a_restored_sweep_keeps_the_numbers_of_its_trials_and_counts_changed_con
     panel = SweepPanel("killed")
     panel.plan = TunerPlan.from_tuner(tune.Tuner(print, tune_config=tune.TuneConfig(metric="count")))
     panel.state = panel.new_state()
-    monkeypatch.setattr(SweepCallback, "panel", panel)
+    monkeypatch.setattr(SweepPanel, "current", lambda: panel)
 
     def restored(x, status):
         data = SimpleNamespace(last_result={"count": x, "training_iteration": 1})
@@ -29,8 +29,9 @@ def test_a_restored_sweep_keeps_the_numbers_of_its_trials_and_counts_changed_con
     numbers = {trial.config["x"]: trial.number for trial in panel.state.trials.values()}
     assert numbers == {0: 0, 2: 1, 11: 2} and panel.state.counts() == {"finished": 1, "waiting": 2}
     for config in ({"x": 2}, {"x": 3}):  # as population based training does it
-        known[0].config = config
+        known[0].config, known[0].status = config, "RUNNING"
         callback.on_trial_result(trial=known[0], result={"count": 1, "training_iteration": 2})
+        callback.on_step_end()
     changed = panel.state.trials["a_00002"]
     assert (changed.changes, changed.config, changed.status) == (1, {"x": 3}, "running")
 

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from benchmarks._engines.stopwatch import Stopwatch
-from labkit.models.torch import mlp, train_epoch
+from benchmarks._models import mlp, train_epoch
 
 work = Stopwatch(sys.argv[1])
 

@@ -8,9 +8,9 @@ from ray.train import DataConfig, RunConfig, ScalingConfig, get_context, get_dat
 from ray.train.torch import TorchTrainer, prepare_model
 
 from benchmarks._engines.stopwatch import Stopwatch
+from benchmarks._models import mlp, train_epoch
 from labkit import cluster
 from labkit.data import quiet
-from labkit.models.torch import mlp, train_epoch
 
 work = Stopwatch(sys.argv[1])
 

@@ -8,8 +8,8 @@ from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader
 
 from benchmarks._engines.stopwatch import Stopwatch
+from benchmarks._models import mlp, train_epoch
 from labkit import cluster
-from labkit.models.torch import mlp, train_epoch
 
 work = Stopwatch(sys.argv[1])
 

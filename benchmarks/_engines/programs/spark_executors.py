@@ -9,8 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from benchmarks._engines.stopwatch import Stopwatch
+from benchmarks._models import mlp, train_epoch
 from labkit import spark
-from labkit.models.torch import mlp, train_epoch
 
 work = Stopwatch(sys.argv[1])
 
