@@ -9,13 +9,7 @@ import pytest
 
 from labkit import runs
 from labkit.errors import LabError
-from labkit.runs.record import RunRecord
-
-
-def write(home, minute, **fields):
-    about = {"name": "03-torch", "run_id": f"run-{minute}", "engine": "Ray Train", "state": "finished"}
-    record = RunRecord(**about | {"started_at": f"2026-01-31T12:{minute:02}:00+00:00"} | fields)
-    record.write(home / "runs" / record.name / record.run_id)
+from records import write
 
 
 @pytest.fixture(autouse=True)
