@@ -21,8 +21,8 @@ def history(*losses):
     return [{"epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses)]
 
 
-def axes_of(*records, metrics=None, groups=None):
-    return {axes.get_title(loc="left"): axes for axes in draw(records, metrics, groups).axes}
+def axes_of(*records, metrics=None):
+    return {axes.get_title(loc="left"): axes for axes in draw(records, metrics).axes}
 
 
 def test_curves_show_the_values_of_each_run_from_epoch_1_and_groups_look_the_same(tmp_path):
@@ -34,7 +34,7 @@ def test_curves_show_the_values_of_each_run_from_epoch_1_and_groups_look_the_sam
     assert (list(second.get_xdata()), list(second.get_ydata())) == ([1, 2], [3.0, 2.0])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b$_{$"]
     assert first.get_linestyle() != second.get_linestyle()  # not by colour alone
-    grouped = draw(found, None, ["x", "x"])
+    grouped = draw([record(minute, name="x", history=history(1.0)) for minute in (0, 1)], by="run")
     assert len({line.get_color() for line in grouped.axes[0].get_lines()}) == 1
     assert [text.get_text() for text in grouped.legends[0].get_texts()] == ["x"]
     labels = [t.get_text() for t in axes_of(record(), record(1))[SECONDS].get_yticklabels()]
