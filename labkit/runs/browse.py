@@ -2,7 +2,7 @@
 
 A *column* is a column of `table`, a field of `RunRecord` ("seed") or a part of one ("versions.torch"), a
 metric, or a setting ("lr", "model.width"), looked for in this order. A setting that has the name of something
-else is "config lr". A *filter* is a column and its value, or a list of values; ``tag="paper"`` is one, too.
+else is "config.lr". A *filter* is a column and its value, or a list of values; ``tag="paper"`` is one, too.
 """
 
 import json
@@ -80,7 +80,7 @@ def overview(found: Sequence[RunRecord]) -> "pandas.DataFrame":
     for name in (name for name in configs[0] if all(name in config for config in configs)):
         values = [config[name] for config in configs]
         if _differ(values):
-            shown[f"config {name}" if name in (*_COLUMNS, *metrics) else name] = values
+            shown[f"config.{name}" if name in (*_COLUMNS, *metrics) else name] = values
     for name in metrics:
         values = [number(run.metrics.get(name)) for run in found]
         shown[name] = [value if value is None else round(value, 4) for value in values]
@@ -153,9 +153,8 @@ def _places(run: RunRecord) -> tuple[dict[str, Any], ...]:
     """Where a column of a run is looked for, one after the other."""
     shown = {column: of(run) for column, of in _COLUMNS.items()}
     settings = {**run.config, **flat(run.config)} if isinstance(run.config, Mapping) else {}
-    named = {f"config {name}": value for name, value in settings.items()}
     fields = vars(run) | flat(vars(run)) | {"tag": run.tags}
-    return shown, fields, run.metrics, settings, named
+    return shown, fields, run.metrics, settings
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
