@@ -103,17 +103,15 @@ def by_the_mean(rank, model, loss):
     return total.item() / workers > 0.9
 
 
-def by_rank_0(rank, model, loss):
-    stop = torch.tensor(float(rank == 0 and accuracy(model, rows_of(2)) > 0.9))
-    if ray.train.get_context().get_world_size() > 1:
-        torch.distributed.broadcast(stop, 0)
-    return bool(stop)
-
-
 def by_rank_0_of_several(rank, model, loss):
-    stop = torch.tensor(float(rank == 0 and accuracy(model, rows_of(2)) > 0.9))
+    stop = torch.tensor(float(rank == 0 and common(rank, model, loss)))
     torch.distributed.broadcast(stop, 0)
     return bool(stop)
+
+
+def by_rank_0(rank, model, loss):
+    several = ray.train.get_context().get_world_size() > 1
+    return (by_rank_0_of_several if several else common)(rank, model, loss)
 
 
 SAID = {
