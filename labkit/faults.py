@@ -105,13 +105,11 @@ class Fault:
         if not self._reached(moment):
             self.outcome = "missed"
             return
-        action = self.act(self._panel)
         try:
-            self._follow(action)
+            with contextlib.closing(self.act(self._panel)) as action:
+                self._follow(action)
         except (LabError, psutil.Error, OSError) as error:
             self.outcome, self.did = "refused", str(error)
-        finally:
-            action.close()
 
     def _reached(self, moment: tuple[int, int]) -> bool:
         """Wait for the moment; False if the run ended before."""

@@ -4,24 +4,15 @@ Claims in lessons 12 and 12b hold its times, bytes, memory and bubbles.
 """
 
 import itertools
+import signal
 import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
 
+from labkit import schedule
 from labkit.errors import LabError
-from labkit.schedule import (
-    all_gather,
-    all_reduce,
-    compute,
-    on_ranks,
-    recv,
-    reduce_scatter,
-    run,
-    send,
-    start,
-    wait,
-)
+from labkit.schedule import all_gather, all_reduce, compute, recv, reduce_scatter, run, send, start, wait
 
 
 def ring(rank, world, values):
@@ -42,7 +33,7 @@ def ring(rank, world, values):
 
 def test_a_ring_and_the_collectives_have_the_sum_on_simulated_and_on_real_ranks():
     values = [np.arange(12.0) * 10**rank for rank in range(2)]
-    for ran in (run(ring, 2, values), on_ranks(ring, 2, values)):
+    for ran in (run(ring, 2, values), schedule.on_ranks(ring, 2, values)):
         for found in itertools.chain(*ran.results):
             assert np.array_equal(found, sum(values))
 
@@ -55,10 +46,18 @@ def test_real_ranks_say_what_they_waited_for_or_raised():
         yield compute()
         raise ValueError(f"no data on {rank}")
 
+    def dies(rank, world):
+        yield compute()
+        if rank == 1:
+            signal.raise_signal(signal.SIGKILL)
+        yield recv(1)
+
+    with pytest.raises(LabError, match="rank 0 raised .* when it receives from rank 1"):
+        schedule.on_ranks(dies, 2, limit=6)
     with pytest.raises(LabError, match="Timed out.*receives from rank . in line"):
-        on_ranks(deaf, 2, limit=6)  # the ranks have to meet within that, too
+        schedule.on_ranks(deaf, 2, limit=6)  # the ranks have to meet within that, too
     with pytest.raises(LabError, match="ValueError: no data on"):
-        on_ranks(broken, 2)
+        schedule.on_ranks(broken, 2)
 
 
 def both_send(rank, world):

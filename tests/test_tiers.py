@@ -33,7 +33,7 @@ def test_the_tables_name_modules_that_are_there():
 def test_what_stays_of_a_deep_module_is_there():
     for module, kept in tiers.DEEP.items():
         for name in kept:
-            assert f"def {name}" in MODULES[module], f"{module} has no {name}"
+            assert re.search(rf"(?m)^(def )?{name}", MODULES[module]), f"{module} has no {name}"
             assert not tiers.is_deep(module, name)
 
     for prefix in tiers.TOUCHED:

@@ -118,7 +118,6 @@ DEEP = {
     "lesson_06": (
         "test_what_a_check_says",
         "test_not_after",
-        "test_reported",
         "test_what_a_rank",
         "test_a_checkpoint_with",
         "test_rows_are",

@@ -14,13 +14,6 @@ from labkit.datasets.own import OwnData
 from labkit.datasets.tables import from_table, from_text
 
 __all__ = [
-    "Dataset",
-    "OwnData",
-    "from_folder",
-    "from_table",
-    "from_text",
-    "load",
-    "read_rows",
-    "rendered",
+    "Dataset", "OwnData", "from_folder", "from_table", "from_text", "load", "read_rows", "rendered",
     "shipped",
-]
+]  # fmt: skip

@@ -14,6 +14,7 @@ import io
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -161,56 +162,49 @@ def read_table(source: Any, attempt: str) -> tuple[str, Table]:
     if isinstance(source, pyarrow.Table):
         source = source.to_pandas(integer_object_nulls=True)
     if isinstance(source, pandas.DataFrame):
-        name, table = "table", _from_pandas(source, "the table", attempt)
+        name, parts = "table", [("the table", _cells(source))]
     else:
         name, files = files_of(source, TABLES, attempt)
-        parts = [_read(file, attempt) for file in files]
-        table = {column: [] for part in parts for column in part}
-        for file, part in zip(files, parts, strict=True):
-            if missing := [column for column in table if column not in part]:
-                fact = f"{file} has no column {missing[0]!r}, and another file has one"
-                raise LabError(attempt, fact, "give all files the same columns")
-            for column, cells in part.items():
-                table[column] += cells
+        parts = [(file, _read(file, attempt)) for file in files]
+    table: Table = {column: [] for _, part in parts for column, _ in part}
+    for place, part in parts:
+        names = Counter(column for column, _ in part)
+        if twins := [column for column in names if names[column] > 1]:
+            fix = "rename one, or keep the first of a DataFrame: table.loc[:, ~table.columns.duplicated()]"
+            raise LabError(attempt, f"{place} has two columns {twins[0]!r}", fix)
+        if missing := [column for column in table if column not in names]:
+            fact = f"{place} has no column {missing[0]!r}, and another file has one"
+            raise LabError(attempt, fact, "give all files the same columns")
+        for column, cells in part:
+            table[column] += cells
     if not any(table.values()):
         raise LabError(attempt, "it has no rows", "check the file")
     return name, table
 
 
-def _read(file: Path, attempt: str) -> Table:
-    import pyarrow.parquet
-
-    if file.suffix.lower() != ".parquet":
-        header, *rows = _lines(file, attempt) or [[]]
-        names = [name if name.strip() else f"Unnamed: {place}" for place, name in enumerate(header)]
-        columns = [(name, [row[place] for row in rows]) for place, name in enumerate(names)]
-        return _table(columns, file, attempt)
-    try:
-        frame = pyarrow.parquet.ParquetFile(file).read().to_pandas(integer_object_nulls=True)
-    except Exception as error:  # a damaged description for pandas can raise anything
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise LabError(attempt, f"{file} can't be read: {reason}", "repair it, or leave it out") from None
-    return _from_pandas(frame, file, attempt)
-
-
-def _from_pandas(frame: Any, place: object, attempt: str) -> Table:
+def _cells(frame: Any) -> list[tuple[str, list]]:
+    """The name and the cells of each column of a DataFrame."""
     from pandas.api.types import is_scalar
 
     def text(cell: Any, given: bool) -> Any:
         return "" if not given else str(cell) if is_scalar(cell) and not isinstance(cell, bytes) else cell
 
-    columns = [(str(name), list(map(text, one.astype(object), one.notna()))) for name, one in frame.items()]
-    return _table(columns, place, attempt)
+    return [(str(name), list(map(text, one.astype(object), one.notna()))) for name, one in frame.items()]
 
 
-def _table(columns: list[tuple[str, list]], place: object, attempt: str) -> Table:
-    names: set[str] = set()
-    for name, _ in columns:
-        if name in names:
-            fix = "rename one, or keep the first of a DataFrame: table.loc[:, ~table.columns.duplicated()]"
-            raise LabError(attempt, f"{place} has two columns {name!r}", fix)
-        names.add(name)
-    return dict(columns)
+def _read(file: Path, attempt: str) -> list[tuple[str, list]]:
+    """As `_cells`, of a file."""
+    import pyarrow.parquet
+
+    if file.suffix.lower() != ".parquet":
+        header, *rows = _lines(file, attempt) or [[]]
+        names = [name if name.strip() else f"Unnamed: {place}" for place, name in enumerate(header)]
+        return [(name, [row[place] for row in rows]) for place, name in enumerate(names)]
+    try:
+        return _cells(pyarrow.parquet.ParquetFile(file).read().to_pandas(integer_object_nulls=True))
+    except Exception as error:  # a damaged description for pandas can raise anything
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise LabError(attempt, f"{file} can't be read: {reason}", "repair it, or leave it out") from None
 
 
 def _lines(file: Path, attempt: str) -> list[list[str]]:

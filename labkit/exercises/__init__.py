@@ -8,13 +8,5 @@ from labkit.exercises.checking import check, hint, predict, predictions, progres
 from labkit.exercises.registry import Lesson, lessons
 
 __all__ = [
-    "Lesson",
-    "check",
-    "hint",
-    "lessons",
-    "predict",
-    "predictions",
-    "progress_table",
-    "reveal",
-    "solved",
-]
+    "Lesson", "check", "hint", "lessons", "predict", "predictions", "progress_table", "reveal", "solved",
+]  # fmt: skip

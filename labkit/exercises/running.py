@@ -17,6 +17,7 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.exercises.answers import NotAttempted, Wrong, expect_function
+from labkit.interrupts import handler_kept
 from labkit.settings import Settings, logs_held_back
 
 _AGAIN = 5.0  # code that catches the first interrupt gets another one after this many seconds
@@ -29,37 +30,29 @@ def limited(seconds: float, stuck: str = "") -> Iterator[None]:
 
     That is `Wrong`, with the likely mistake, `stuck`. In other threads, there is no limit.
     """
-    main = threading.main_thread()
-    if threading.current_thread() is not main:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    over, expired = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        pause = seconds
-        while not over.wait(pause):
-            expired.set()
-            signal.pthread_kill(main.ident, signal.SIGINT)  # a real signal also ends a call that waits
-            pause = _AGAIN
+    expired = threading.Event()
 
     def interrupt(*_: Any) -> None:
-        if not over.is_set():
-            raise KeyboardInterrupt
+        expired.set()
+        signal.raise_signal(signal.SIGINT)
 
-    # A fit() from before may have left its handler, which would stop a run that has ended.
-    before = signal.signal(signal.SIGINT, interrupt)
-    watcher = threading.Thread(target=watch, name="labkit-limit", daemon=True)
-    watcher.start()
-    try:
-        yield
-    except BaseException as error:
-        if not expired.is_set():
-            raise
-        error.__traceback__ = None  # its frames would keep what they have started alive
-    finally:
-        over.set()
-        watcher.join()
-        signal.signal(signal.SIGINT, before)
+    with handler_kept():
+        # A fit() from before may have left its handler, which would stop a run that has ended.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        timer = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+        try:
+            yield
+        except BaseException as error:
+            if not expired.is_set():
+                raise
+            error.__traceback__ = None  # its frames would keep what they have started alive
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, *timer)
+            signal.signal(signal.SIGALRM, before)
     if expired.is_set():
         reason = f". Likely: {stuck}" if stuck else ""
         raise Wrong(f"it was still running after {seconds:g} s, so it was stopped{reason}")

@@ -2,7 +2,7 @@
 
 A *column* is a column of `table`, a field of `RunRecord` ("seed") or a part of one ("versions.torch"), a
 metric, or a setting ("lr", "model.width"), looked for in this order. A setting that has the name of something
-else is "config lr". A *filter* is a column and its value, or a list of values; ``tag="paper"`` is one, too.
+else is "config.lr". A *filter* is a column and its value, or a list of values; ``tag="paper"`` is one, too.
 """
 
 import json
@@ -22,7 +22,6 @@ from labkit.settings import Settings
 if TYPE_CHECKING:  # takes a second to import, and `latest` doesn't need it
     import pandas
 
-_PATIENCE = 10  # seconds, while another process marks the same run
 _EXACT = 2**53  # a float has all digits of whole numbers up to here
 _COLUMNS: dict[str, Callable[[RunRecord], Any]] = {
     "run": attrgetter("name"),
@@ -81,7 +80,7 @@ def overview(found: Sequence[RunRecord]) -> "pandas.DataFrame":
     for name in (name for name in configs[0] if all(name in config for config in configs)):
         values = [config[name] for config in configs]
         if _differ(values):
-            shown[f"config {name}" if name in (*_COLUMNS, *metrics) else name] = values
+            shown[f"config.{name}" if name in (*_COLUMNS, *metrics) else name] = values
     for name in metrics:
         values = [number(run.metrics.get(name)) for run in found]
         shown[name] = [value if value is None else round(value, 4) for value in values]
@@ -154,9 +153,8 @@ def _places(run: RunRecord) -> tuple[dict[str, Any], ...]:
     """Where a column of a run is looked for, one after the other."""
     shown = {column: of(run) for column, of in _COLUMNS.items()}
     settings = {**run.config, **flat(run.config)} if isinstance(run.config, Mapping) else {}
-    named = {f"config {name}": value for name, value in settings.items()}
     fields = vars(run) | flat(vars(run)) | {"tag": run.tags}
-    return shown, fields, run.metrics, settings, named
+    return shown, fields, run.metrics, settings
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -206,32 +204,21 @@ def _metrics(found: Sequence[RunRecord]) -> list[str]:
 
 def tag(run: str | RunRecord, *tags: str, remove: bool = False, home: Home = None) -> list[str]:
     """Add tags to a run, given by its id or its record, or remove them; return those that it has then."""
-    given = list(dict.fromkeys(map(str, tags)))
-
-    def change(record: RunRecord) -> RunRecord:
-        kept = [one for one in record.tags if one not in given]
-        return replace(record, tags=kept if remove else kept + given)
-
-    return _mark(run, home, change).tags
+    record, given = get(run, home), list(dict.fromkeys(map(str, tags)))
+    kept = [one for one in record.tags if one not in given]
+    return _marked(replace(record, tags=kept if remove else kept + given)).tags
 
 
 def note(run: str | RunRecord, text: str, *, home: Home = None) -> None:
     """Write a note on a run, in place of an earlier one."""
-    _mark(run, home, lambda record: replace(record, note=str(text)))
+    _marked(replace(get(run, home), note=str(text)))
 
 
-def _mark(run: str | RunRecord, home: Home, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
-    """Change the marks of a run, one process after the other.
-
-    They have a file of their own, because a running run writes its record every few seconds.
-    """
-    from filelock import FileLock
-
-    path = Path(get(run, home).folder) / MARKS_NAME
+def _marked(record: RunRecord) -> RunRecord:
+    """Write the marks of a run into their own file: a running run writes its record every few seconds."""
+    path = Path(record.folder) / MARKS_NAME
     try:
-        with FileLock(path.with_name(f".{MARKS_NAME}.lock"), timeout=_PATIENCE):
-            changed = change(read(path.parent))
-            atomic_write(path, json.dumps({"tags": changed.tags, "note": changed.note}, indent=1))
+        atomic_write(path, json.dumps({"tags": record.tags, "note": record.note}, indent=1))
     except OSError as error:
         raise LabError(f"mark the run in {path.parent}", str(error), "make that folder writable") from error
-    return changed
+    return record

@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # takes a second to import
     from matplotlib.figure import Figure
 
 _PARTS = ("start", "data", "training", "between epochs", "rest", "restart")  # of `RunRecord.seconds`
-_LARGEST = 1e300  # matplotlib multiplies the ends of an axis
 # These differ between any two runs, or follow from others.
 _NOT_COMPARED = {"run_id", "started_at", "process", "code", "storage_path", "checkpoint", "folder", "extra"}
 _NOT_COMPARED |= {"history", "seconds", "seconds_per_epoch", "seconds_to_start"}
@@ -72,21 +71,18 @@ def plot(
             two metrics.
         by: a column; runs with the same value in it have the same colour.
     """
-    found = select(home, last, **filters)[::-1]  # the oldest first
-    return draw(found, metrics, None if by is None else list(map(str, values_of(found, by))))
+    return draw(select(home, last, **filters)[::-1], metrics, by)  # the oldest first
 
 
 def draw(
-    found: Sequence[RunRecord],
-    metrics: str | Sequence[str] | None = None,
-    groups: Sequence[str] | None = None,
+    found: Sequence[RunRecord], metrics: str | Sequence[str] | None = None, by: str | None = None
 ) -> "Figure":
-    """Draw these runs as `plot` does, in their order; runs of the same name in `groups` look the same."""
+    """Draw these runs as `plot` does, in their order."""
     expect_installed("plot runs", "matplotlib")
     import matplotlib.pyplot as plt
 
-    labels, shown = _labels(found, groups), _shown(found, metrics)
-    keys = list(groups or [run.run_id for run in found])
+    groups, shown = _groups(found, by), _shown(found, metrics)
+    labels, keys = _labels(found, groups), groups or [run.run_id for run in found]
     heights = [2.4] * bool(shown) + [0.9 + 0.32 * len(found)]
     mosaic = [list(range(len(shown)))] * bool(shown) + [["seconds"] * max(len(shown), 1)]
     legends = 0.5 + len(found) / 8  # inches
@@ -104,7 +100,16 @@ def draw(
     return figure
 
 
-def _labels(found: Sequence[RunRecord], groups: Sequence[str] | None) -> list[str]:
+def _groups(found: Sequence[RunRecord], by: str | None) -> list[str]:
+    """What each run has in the column `by`; nothing without one."""
+    values = [] if by is None else values_of(found, by)
+    if by is not None and all(value is None for value in values):
+        fix = "by= takes a setting, or a column of runs.table()"
+        raise LabError(f"group runs by {by!r}", f"no run has {by!r}", fix)
+    return list(map(str, values))
+
+
+def _labels(found: Sequence[RunRecord], groups: list[str]) -> list[str]:
     """What figures call each run: its group, or its name and, where several have it, when it started."""
     times = Counter(run.name for run in found)
     names = groups or [
@@ -140,19 +145,13 @@ def _draw_curves(
     different = list(dict.fromkeys(keys))
     for place, (run, label, key) in enumerate(zip(found, labels, keys, strict=True)):
         entries = [(entry.get("epoch", n), entry.get(metric)) for n, entry in enumerate(run.history)]
-        points = [(_drawn(epoch), _drawn(value)) for epoch, value in entries]
+        points = [(number(epoch), number(value)) for epoch, value in entries]
         points = [(epoch + 1, value) for epoch, value in points if epoch is not None and value is not None]
         look = looks[different.index(key) % len(looks)]
         named = label if keys.index(key) == place else None
         axes.plot(*zip(*points, strict=True) if points else ([], []), marker="o", label=named, **look)
     axes.set(title=metric, xlabel="epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-
-
-def _drawn(value: Any) -> float | None:
-    """The number, and infinity (which leaves a gap) for one that no axis can show."""
-    value = number(value)
-    return value if value is None or abs(value) < _LARGEST else float("inf")
 
 
 def _draw_seconds(axes: "Axes", found: Sequence[RunRecord], labels: list[str]) -> None:
@@ -226,12 +225,8 @@ def report(
 
     found, attempt = select(home, last, **filters), f"write the report {path}"
     expect_installed(attempt, "pandas", "matplotlib")
-    groups = None if by is None else values_of(found, by)
-    if groups is not None and all(value is None for value in groups):
-        raise LabError(attempt, f"no run has {by!r}", "by= takes a setting, or a column of runs.table()")
-    groups = groups and list(map(str, groups))
-    curves = draw(found[::-1], metrics, groups and groups[::-1])  # the oldest first
-    tables = {f"By {by}": _html(_means(found, groups, by, metrics), index=False)} if groups else {}
+    curves = draw(found[::-1], metrics, by)  # the oldest first
+    tables = {} if by is None else {f"By {by}": _html(_means(found, by, metrics), index=False)}
     tables["Runs"] = _html(overview(found), index=False)
     tables["Equal in all runs"] = _html(_common(found), header=False)
     codes: dict[str, list[str]] = {}
@@ -247,14 +242,12 @@ def report(
         raise LabError(attempt, str(error), "name a file that you can write to") from error
 
 
-def _means(
-    found: Sequence[RunRecord], groups: Sequence[str], by: str, metrics: str | Sequence[str] | None
-) -> "pandas.DataFrame":
+def _means(found: Sequence[RunRecord], by: str, metrics: str | Sequence[str] | None) -> "pandas.DataFrame":
     """The mean and the standard deviation of each metric in the runs of a group that finished and have it."""
     import numpy
     import pandas
 
-    asked, rows = [metrics] if isinstance(metrics, str) else metrics, []
+    groups, asked, rows = _groups(found, by), [metrics] if isinstance(metrics, str) else metrics, []
     for metric in asked or dict.fromkeys(name for run in found for name in run.metrics):
         for name in dict.fromkeys(groups):
             mine = [run for run, group in zip(found, groups, strict=True) if group == name]

@@ -19,20 +19,6 @@ from labkit.schedule.ranks import Measured, on_ranks
 from labkit.schedule.simulation import ALPHA, BETA, MEGABYTE, Event, Simulated, run
 
 __all__ = [
-    "ALPHA",
-    "BETA",
-    "MEGABYTE",
-    "Event",
-    "Measured",
-    "Simulated",
-    "all_gather",
-    "all_reduce",
-    "compute",
-    "on_ranks",
-    "recv",
-    "reduce_scatter",
-    "run",
-    "send",
-    "start",
-    "wait",
-]
+    "ALPHA", "BETA", "MEGABYTE", "Event", "Measured", "Simulated", "all_gather", "all_reduce", "compute",
+    "on_ranks", "recv", "reduce_scatter", "run", "send", "start", "wait",
+]  # fmt: skip

@@ -1,5 +1,6 @@
 """A simulation as lanes: one for each rank, with what it computes, sends and holds over simulated time."""
 
+import itertools
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -23,19 +24,11 @@ def drawing(run: "Simulated") -> Markup:
     """The lanes of a simulation, as SVG."""
     axis = svg.Axis(0.0, run.time or 1.0, _LEFT, _WIDTH - _RIGHT)
     height = _TOP + _LANE * len(run.results)
-    letters = list(dict.fromkeys(event.op.label[:1] for event in run.events if event.kind == "compute"))
+    letters = dict.fromkeys(event.op.label[:1] for event in run.events if event.kind == "compute")
+    colours = dict(zip(letters, itertools.cycle(_COLOURS), strict=False))
     parts = _grid(axis, height)
     for rank in range(len(run.results)):
-        top = _TOP + _LANE * rank
-        mine = [event for event in run.events if event.rank == rank]
-        computing = sorted((one for one in mine if one.kind == "compute"), key=lambda one: one.begin)
-        parts.append(svg.text(0, top + 14, f"rank {rank}"))
-        parts += _bubbles(computing, run.time, axis, top)
-        parts += [
-            _computing(one, axis, top, _COLOURS[letters.index(one.op.label[:1]) % 3]) for one in computing
-        ]
-        parts += [_link(one, axis, top) for one in mine if one.kind not in ("compute", "recv")]
-        parts += _memory(run, rank, axis, top + _LANE - _GAP)
+        parts += _lane(run, rank, axis, _TOP + _LANE * rank, colours)
     parts += _arrows(run.events, axis) + _collectives(run.events, axis)
     return svg.svg(_WIDTH, height + 26, f"One lane for each rank. {run!r}", *parts, *_legend(height + 22))
 
@@ -50,35 +43,30 @@ def _grid(axis: svg.Axis, height: float) -> list[Markup]:
     return parts
 
 
-def _bar(event: "Event", axis: svg.Axis) -> tuple[float, float]:
-    """The left end of an event's bar, and its width."""
-    return axis(event.begin), max(axis(event.end) - axis(event.begin) - 1, 1)
+def _lane(run: "Simulated", rank: int, axis: svg.Axis, top: float, colours: dict[str, str]) -> list[Markup]:
+    """What a rank computes, when it doesn't (bubbles), what it sends (arrows show to whom) and holds."""
+    parts, free = [svg.text(0, top + 14, f"rank {rank}")], 0.0  # free: since when it doesn't compute
+    for event in sorted((one for one in run.events if one.rank == rank), key=lambda one: one.begin):
+        left, width = axis(event.begin), max(axis(event.end) - axis(event.begin) - 1, 1)
+        when, label = f"{event.begin:.2f} to {event.end:.2f}", event.op.label
+        if event.kind == "compute":
+            parts += _bubble(free, event.begin, axis, top)
+            title, free = f"{label or 'compute'}: {when}", event.end
+            parts.append(svg.bar(left, top, width, _BAR, colours[label[:1]], title, opacity=0.85))
+            if len(label) * _LETTER + 2 <= width:
+                parts.append(svg.text(left + width / 2, top + 14, label, "middle", on_bar=True))
+        elif event.kind != "recv":
+            title = f"{event.kind} of {event.mb:.3g} MB: {when}"
+            parts.append(svg.bar(left, top + _BAR + 1, width, _LINK - 1, _WAIT, title))
+    parts += _bubble(free, run.time, axis, top)
+    return parts + _memory(run, rank, axis, top + _LANE - _GAP)
 
 
-def _computing(event: "Event", axis: svg.Axis, top: float, colour: str) -> Markup:
-    (left, width), label = _bar(event, axis), event.op.label
-    title = f"{label or 'compute'}: {event.begin:.2f} to {event.end:.2f}"
-    bar = svg.bar(left, top, width, _BAR, colour, title, opacity=0.85)
-    fits = len(label) * _LETTER + 2 <= width
-    return bar + svg.text(left + width / 2, top + 14, label, "middle", on_bar=True) if fits else bar
-
-
-def _link(event: "Event", axis: svg.Axis, top: float) -> Markup:
-    """A message, in its sender's lane, or a collective; an arrow shows who receives."""
-    left, width = _bar(event, axis)
-    title = f"{event.kind} of {event.mb:.3g} MB: {event.begin:.2f} to {event.end:.2f}"
-    return svg.bar(left, top + _BAR + 1, width, _LINK - 1, _WAIT, title)
-
-
-def _bubbles(computing: list["Event"], time: float, axis: svg.Axis, top: float) -> list[Markup]:
-    """When a rank doesn't compute."""
-    begins = [0.0, *(event.end for event in computing)]
-    ends = [*(event.begin for event in computing), time]
-    gaps = [(begin, end) for begin, end in zip(begins, ends, strict=True) if end - begin > 1e-9]
-    titles = (f"doesn't compute: {begin:.2f} to {end:.2f}" for begin, end in gaps)
-    return [
-        _shaded(axis(a), axis(b) - 1, top, _BAR, title) for (a, b), title in zip(gaps, titles, strict=True)
-    ]
+def _bubble(begin: float, end: float, axis: svg.Axis, top: float) -> list[Markup]:
+    if end - begin <= 1e-9:
+        return []
+    title = f"doesn't compute: {begin:.2f} to {end:.2f}"
+    return [_shaded(axis(begin), axis(end) - 1, top, _BAR, title)]
 
 
 def _shaded(left: float, right: float, top: float, height: float, title: str) -> Markup:

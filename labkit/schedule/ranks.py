@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import pickle
 import re
 import socket
 import tempfile
@@ -14,8 +15,6 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from multiprocessing.connection import Connection
-from multiprocessing.connection import wait as ready
 from typing import Any
 
 import numpy as np
@@ -57,68 +56,36 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
     expect_int(attempt, "world", world)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    payload = cloudpickle.dumps((program, args))
-    ranks, answers = {}, {}
-    with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder, contextlib.ExitStack() as ends:
-        for rank in range(world):
-            ours, theirs = context.Pipe()
-            work = (theirs, rank, world, payload, folder, limit)
-            process = context.Process(target=_rank, args=work, daemon=True)
-            process.start()
-            theirs.close()
-            ends.callback(_end, process, ours)
-            ranks[ours] = rank
-        while waiting := [one for one in ranks if ranks[one] not in answers]:
-            failed = any(said for said, *_ in answers.values())
-            found = ready(waiting, timeout=1 if failed else _START + limit)
-            answers |= {ranks[one]: _answer(one) for one in found}
-            if not found:
-                break
-    _require_success(attempt, world, answers)
-    return Measured([answers[rank][1] for rank in range(world)], max(answers[rank][2] for rank in answers))
-
-
-def _answer(connection: Connection) -> tuple[str, Any, float]:
-    """What a rank raised or "", what it returned, and its seconds."""
-    try:
-        return connection.recv()
-    except (EOFError, OSError):
-        return "ended without a word", None, 0.0
-
-
-def _end(process: multiprocessing.Process, connection: Connection) -> None:
-    connection.close()
-    process.join(1)
-    process.kill()
-    process.join()
-
-
-def _require_success(attempt: str, world: int, answers: dict[int, tuple]) -> None:
-    failed = [(rank, said) for rank, (said, *_) in answers.items() if said]
-    silent = ", ".join(str(rank) for rank in range(world) if rank not in answers)
-    if failed:
-        # A rank that lost its connection to another one isn't where it began.
-        rank, said = min(failed, key=lambda one: ("losed by peer" in one[1], one))
-        fact = f"rank {rank} {said}"
-    elif silent:
-        fact = f"there was no answer from rank {silent}"
+    payload, answers = cloudpickle.dumps((program, args)), {}
+    with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder, context.Pool(world) as pool:
+        work = [(rank, world, payload, folder, limit) for rank in range(world)]
+        arriving = pool.imap_unordered(_rank, work)
+        with contextlib.suppress(multiprocessing.TimeoutError):
+            while len(answers) < world:
+                failed = any(said for said, *_ in answers.values())
+                rank, *answers[rank] = arriving.next(timeout=1 if failed else _START + limit)
+    if failed := [f"rank {rank} {said}" for rank, (said, *_) in sorted(answers.items()) if said]:
+        fact = failed[0]
+    elif silent := [str(rank) for rank in range(world) if rank not in answers]:
+        fact = f"there was no answer from rank {', '.join(silent)}"
     else:
-        return
+        results = [pickle.loads(answers[rank][1]) for rank in range(world)]
+        return Measured(results, max(seconds for *_, seconds in answers.values()))
     raise LabError(attempt, fact, "run it in the simulator, which explains a deadlock")
 
 
-def _rank(connection: Connection, rank: int, world: int, payload: bytes, folder: str, limit: float) -> None:
-    """The process of one rank."""
-    threading.Thread(target=_end_with, args=[connection], daemon=True).start()
+def _rank(work: tuple[int, int, bytes, str, float]) -> tuple[int, str, bytes, float]:
+    """In the process of one rank: the rank, what it raised or "", its pickled result, and its seconds."""
+    import logging
+    import warnings
+
+    import torch
+    import torch.distributed as dist
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    rank, world, payload, folder, limit = work
     answering = None
     try:
-        import logging
-        import pickle
-        import warnings
-
-        import torch
-        import torch.distributed as dist
-
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")  # the notebook would show those of all ranks
         logging.disable(logging.WARNING)
@@ -133,21 +100,17 @@ def _rank(connection: Connection, rank: int, world: int, payload: bytes, folder:
         value = answering.run()
         seconds = time.perf_counter() - begin
         dist.barrier()
-        connection.send(("", value, seconds))
-        dist.destroy_process_group()
+        return rank, "", pickle.dumps(value), seconds
     except BaseException as error:
         text = re.sub(r"^\[\S+\] |\. This is typically.*", "", str(error).strip().partition("\n")[0])
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f" when it {answering.doing}" if answering and answering.doing else f" (line {last.lineno})"
-        with contextlib.suppress(OSError, ValueError):
-            connection.send((f"raised {type(error).__name__}: {text}{where}", None, 0.0))
-        os._exit(1)
+        return rank, f"raised {type(error).__name__}: {text}{where}", b"", 0.0
 
 
-def _end_with(connection: Connection) -> None:
-    """End this process when the one that started it is gone, or wants no more from it."""
-    with contextlib.suppress(EOFError, OSError):
-        connection.recv()
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone."""
+    multiprocessing.parent_process().join()
     os._exit(0)
 
 

@@ -255,15 +255,12 @@ class _Simulation:
         """The whole array that a collective makes, and what each rank gets of it."""
         first, arrays, n = calls[0], [one.op.array for one in calls], len(calls)
         shape, kind = arrays[0].shape, first.kind
-        other = next((c for c in calls if c.kind != kind), None)
-        other = other or next((c for c in calls if c.op.array.shape != shape), None)
-        if other:
+        if other := next((one for one in calls if (one.kind, one.op.array.shape) != (kind, shape)), None):
             fact = f"{first}, but {other} at the same place"
             raise self._error(fact, "all ranks make the same collective calls, in the same order")
         if kind == "reduce_scatter" and shape[0] % n:
-            raise self._error(
-                f"{first}, and {shape[0]} rows can't be cut into {n} equal parts", "pad the array"
-            )
+            fact = f"{first}, and {shape[0]} rows can't be cut into {n} equal parts"
+            raise self._error(fact, "pad the array")
         whole = np.concatenate(arrays) if kind == "all_gather" else np.sum(arrays, axis=0)
         return whole, np.split(whole, n) if kind == "reduce_scatter" else [whole] * n
 

@@ -1,13 +1,17 @@
 """Exercises that are solved here are recorded in a folder of the test, and a wrong answer does not raise."""
 
 import contextlib
+import shutil
+from pathlib import Path
 
 import pytest
 
+import labkit
 import labs
 from labkit import cluster
 from labkit.exercises import checking
 from labkit.exercises.running import limited
+from labkit.settings import CHECKOUT
 
 _lab = contextlib.ExitStack()
 
@@ -27,6 +31,21 @@ def _patient(request, monkeypatch):
         monkeypatch.setattr(
             checking, "limited", lambda seconds, stuck: limited(seconds * (1 if said in stuck else 5), stuck)
         )
+
+
+@pytest.fixture
+def site(tmp_path):
+    """labkit as a wheel installs it: without the lessons."""
+    shutil.copytree(Path(labkit.__file__).parent, tmp_path / "site" / "labkit")
+    return tmp_path / "site"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """What a teacher gave: notebooks, and the checks next to them."""
+    shutil.copytree(CHECKOUT / "lessons" / "checks", tmp_path / "given" / "lessons" / "checks")
+    (tmp_path / "given" / "notebooks" / "solutions").mkdir(parents=True)
+    return tmp_path / "given"
 
 
 @pytest.fixture(scope="module")

@@ -58,14 +58,7 @@ def test_what_is_still_blank():
 
 
 def test_numbers_of_all_kinds():
-    for answer in (
-        3,
-        3.0,
-        np.int64(3),
-        np.float32(3),
-        torch.tensor(3.0, requires_grad=True),
-        np.array(3),
-    ):
+    for answer in (3, 3.0, np.int64(3), np.float32(3), torch.tensor(3.0, requires_grad=True), np.array(3)):
         assert number(answer) == 3
     for answer in ("3", None, True, np.bool_(True), [3], np.array([3]), float("nan"), 3j, identity, Broken()):
         assert "the batch is " in wrong(number, answer, "the batch")

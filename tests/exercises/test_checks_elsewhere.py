@@ -1,13 +1,8 @@
 """Checks that run code on workers, where neither the kernel nor a worker can import a file of the lessons."""
 
-import shutil
-from pathlib import Path
-
 import pytest
 
-import labkit
 import labs
-from labkit.settings import CHECKOUT
 
 START = """
 import shutil
@@ -67,18 +62,9 @@ with spark.session():
 """
 
 
-@pytest.fixture
-def given(tmp_path):
-    """labkit as a wheel installs it, and the notebooks' folder next to the checks, as a teacher gives it."""
-    shutil.copytree(Path(labkit.__file__).parent, tmp_path / "site" / "labkit")
-    shutil.copytree(CHECKOUT / "lessons" / "checks", tmp_path / "given" / "lessons" / "checks")
-    (tmp_path / "given" / "notebooks").mkdir()
-    return tmp_path
-
-
 @pytest.mark.parametrize("code, solved", [(RAY, ["03-2", "03-3"]), (SPARK, ["07-2"])], ids=["ray", "spark"])
-def test_on_workers_that_have_no_lessons(given, monkeypatch, code, solved):
+def test_on_workers_that_have_no_lessons(site, folder, monkeypatch, code, solved):
     with labs.home():
-        monkeypatch.chdir(given / "given" / "notebooks")
-        done = labs.python(START + code, timeout=800, PYTHONPATH=str(given / "site"))
+        monkeypatch.chdir(folder / "notebooks")
+        done = labs.python(START + code, timeout=800, PYTHONPATH=str(site))
         assert [f"{id} solved" in done.stdout for id in solved] == [True] * len(solved), done.stdout

@@ -7,7 +7,6 @@ import pytest
 import ray
 from ray import cloudpickle
 
-from labkit.exercises import check
 from verdicts import verdicts
 
 pytestmark = pytest.mark.usefixtures("lab")
@@ -98,7 +97,4 @@ SAID = {
     ],
 }
 
-
-@verdicts(SAID)
-def test_what_a_check_says(id, answers, said):
-    assert said in repr(check(id, *answers))
+test_what_a_check_says = verdicts(SAID)

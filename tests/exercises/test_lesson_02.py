@@ -8,7 +8,6 @@ import PIL.Image
 import pytest
 from ray import cloudpickle
 
-from labkit.exercises import check
 from verdicts import verdicts
 
 pytestmark = pytest.mark.usefixtures("lab")
@@ -97,7 +96,4 @@ SAID = {
     ],
 }
 
-
-@verdicts(SAID)
-def test_what_a_check_says(id, answers, said):
-    assert said in repr(check(id, *answers))
+test_what_a_check_says = verdicts(SAID)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from labkit.exercises import check
-from verdicts import changes, solution, verdicts
+from verdicts import changes, verdicts
 
 pytestmark = pytest.mark.usefixtures("lab")
 
@@ -22,10 +21,7 @@ CHANGED = {
         ({"lr=0.1": "lr=0.1 * ray.train.get_context().get_world_size()"}, "so the learning rate stays, too"),
         ({"batch_size=size": "batch_size=size, shuffle=True"}, "the rows are shuffled"),
         ({"get_world_rank() == 0": "get_world_rank() < 0"}, "no report came with a checkpoint"),
-        (
-            {"if ray.train.get_context().get_world_rank() == 0": "if True"},
-            "both attach a checkpoint: only rank 0 should",
-        ),
+        ({"if ray.train.get_context().get_world_rank() == 0": "if True"}, "both attach a checkpoint"),
         ({PLAIN: "model.module"}, "there is no wrapper"),
         ({PLAIN: "model"}, "weights of the wrapper"),
         ({PLAIN + ".state_dict()": PLAIN}, "has the model itself"),
@@ -41,22 +37,12 @@ CHANGED = {
         ({"return (": "return (100 * "}, "in percent"),
         ({SUM: "", "batches:\n": f"batches:\n    {SUM}"}, "does each of them call all_reduce"),
         ({"torch.distributed.all": "counts = torch.distributed.all"}, "in place and returns nothing"),
-        (
-            {"(counts)\n": "(counts)\n    return torch.distributed.all_reduce(counts)\n"},
-            "rank 0 returns None",
-        ),
-        (
-            {SUM: f"    if ray.train.get_context().get_world_rank() == 0:\n    {SUM}"},
-            "does each of them call all_reduce",
-        ),
+        ({SUM: f"    return {SUM.strip()}\n"}, "rank 0 returns None"),
         ({"return (counts[0] / counts[1]).item()": "return 'half'"}, "a number is expected"),
     ],
 }
 
-
-@changes(CHANGED)
-def test_what_a_check_says_of_a_run(id, change, said):
-    assert said in repr(check(id, *solution(id, change)))
+test_what_a_check_says_of_a_run = changes(CHANGED)
 
 
 def four(batch_size=32, steps=390, lr=0.05):
@@ -79,7 +65,4 @@ SAID = {
     ],
 }
 
-
-@verdicts(SAID)
-def test_what_a_check_says(id, answers, said):
-    assert said in repr(check(id, *answers))
+test_what_a_check_says = verdicts(SAID)

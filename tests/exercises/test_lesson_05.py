@@ -1,6 +1,5 @@
 """The exercises of lesson 05: what is said of a mistake."""
 
-import functools
 import random
 from types import SimpleNamespace
 
@@ -45,8 +44,11 @@ def test_a_fixed_sweep_is_judged_by_its_results(results, said, monkeypatch):
     assert said in repr(check("05-4", lambda: "a tuner"))
 
 
-LR = tune.loguniform(0.001, 1)
-ASHA = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
+def rungs(max_t, grace_period, reduction_factor):
+    return ASHAScheduler(max_t=max_t, grace_period=grace_period, reduction_factor=reduction_factor)
+
+
+LR, ASHA = tune.loguniform(0.001, 1), rungs(9, 1, 3)
 RATES = [0.001 * 2**place for place in range(9)]  # to 0.256: each trial has its own
 STOPPED = [9, 1, 1, 3, 1, 1, 3, 1, 9]  # steps of each trial
 
@@ -100,60 +102,42 @@ def a_tuner(folder, lr=LR, scheduler=ASHA, steps=9):
         ({"best": max}, "another trial has less: metric and mode"),
     ],
 )
-def test_a_sweep_of_your_own(mistake, said, monkeypatch, tmp_path):
+def test_what_the_trials_of_a_sweep_did(mistake, said, monkeypatch, tmp_path):
     monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: Sweep(tmp_path, **mistake))
     assert said in repr(check("05-6", lambda config: config["steps"], a_tuner))
 
 
 @pytest.mark.parametrize(
-    "lr, said",
+    "options, said",
     [
-        (tune.sample_from(lambda config: 10 ** random.uniform(-3, 0)), "solved"),
-        (tune.qloguniform(0.001, 1, 0.001), "solved"),
-        (tune.uniform(0.001, 1), "the learning rate is drawn by `uniform`"),
-        (tune.uniform(0.001, 0.01), "between 0.001 and 0.01, not 0.001 and 1"),
-        (tune.loguniform(0.001, 0.1), "between 0.001 and 0.1, not 0.001 and 1"),
-        (tune.sample_from(lambda config: 10 ** random.uniform(-3, 1)), "of 600 learning rates drawn, "),
-        (tune.quniform(0.001, 1, 0.001), "of 600 learning rates drawn, "),
-        (tune.grid_search(RATES), "is a `grid_search`"),
-        (tune.choice(RATES), "`choice` draws one of 9 values"),
-        (RATES, "the learning rate [0.001, 0.002, "),
-        (0.1, "the learning rate 0.1; none is drawn"),
-        (None, "no 'lr'"),
-        (..., "not attempted"),
+        ({"lr": tune.sample_from(lambda config: 10 ** random.uniform(-3, 0))}, "solved"),
+        ({"lr": tune.qloguniform(0.001, 1, 0.001)}, "solved"),
+        ({"lr": tune.uniform(0.001, 1)}, "the learning rate is drawn by `uniform`"),
+        ({"lr": tune.uniform(0.001, 0.01)}, "between 0.001 and 0.01, not 0.001 and 1"),
+        ({"lr": tune.loguniform(0.001, 0.1)}, "between 0.001 and 0.1, not 0.001 and 1"),
+        ({"lr": tune.sample_from(lambda config: 10 ** random.uniform(-3, 1))}, "of 600 learning rates"),
+        ({"lr": tune.quniform(0.001, 1, 0.001)}, "of 600 learning rates drawn, "),
+        ({"lr": tune.grid_search(RATES)}, "is a `grid_search`"),
+        ({"lr": tune.choice(RATES)}, "`choice` draws one of 9 values"),
+        ({"lr": RATES}, "the learning rate [0.001, 0.002, "),
+        ({"lr": 0.1}, "the learning rate 0.1; none is drawn"),
+        ({"lr": None}, "no 'lr'"),
+        ({"lr": ...}, "not attempted"),
+        # Without max_t each trial has nine steps anyway.
+        ({"scheduler": ASHAScheduler(grace_period=1, reduction_factor=3)}, "solved"),
+        ({"scheduler": None}, "is there a scheduler?"),
+        ({"scheduler": HyperBandScheduler()}, "the scheduler is HyperBandScheduler"),
+        ({"scheduler": rungs(9, 3, 3)}, "the first rung is after 3 steps"),
+        ({"scheduler": rungs(9, 1, 4)}, "the factor is 4: one trial in 4"),
+        ({"scheduler": rungs(1, 1, 3)}, "what are max_t and"),
+        ({"folder": None}, "ray_results, and not below `folder`"),
+        ({"steps": 27}, "its trials get 27 as 'steps'"),
     ],
 )
-def test_the_range_of_a_learning_rate(lr, said, monkeypatch, tmp_path):
-    monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: Sweep(tmp_path))
-    assert said in repr(check("05-6", lambda config: config["steps"], lambda folder: a_tuner(folder, lr)))
+def test_what_a_sweep_was_asked_for(options, said, monkeypatch, tmp_path):
+    def search(folder):
+        return a_tuner(**{"folder": folder, **options})
 
-
-@pytest.mark.parametrize(
-    "scheduler, said",
-    [
-        (ASHAScheduler(grace_period=1, reduction_factor=3), "solved"),  # each trial has nine steps anyway
-        (None, "is there a scheduler?"),
-        (HyperBandScheduler(), "the scheduler is HyperBandScheduler"),
-        (ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3), "the first rung is after 3 steps"),
-        (ASHAScheduler(max_t=9, grace_period=1, reduction_factor=4), "the factor is 4: one trial in 4"),
-        (ASHAScheduler(max_t=1, grace_period=1, reduction_factor=3), "what are max_t and"),
-    ],
-)
-def test_the_rungs_of_a_sweep(scheduler, said, monkeypatch, tmp_path):
-    monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: Sweep(tmp_path))
-    answer = functools.partial(a_tuner, scheduler=scheduler)
-    assert said in repr(check("05-6", lambda config: config["steps"], answer))
-
-
-@pytest.mark.parametrize(
-    "search, said",
-    [
-        (lambda folder: a_tuner(f"{folder}/mine"), "solved"),
-        (lambda folder: a_tuner(None), "ray_results, and not below `folder`"),
-        (lambda folder: a_tuner(folder, steps=27), "its trials get 27 as 'steps'"),
-    ],
-)
-def test_where_a_sweep_keeps_its_results_and_how_long_its_trials_are(search, said, monkeypatch, tmp_path):
     monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: Sweep(tmp_path))
     assert said in repr(check("05-6", lambda config: config["steps"], search))
 
@@ -174,7 +158,4 @@ SAID = {
     ],
 }
 
-
-@verdicts(SAID)
-def test_what_a_check_says(id, answers, said):
-    assert said in repr(check(id, *answers))
+test_what_a_check_says = verdicts(SAID)

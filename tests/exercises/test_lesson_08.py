@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from labkit.exercises import check, registry
+from labkit.exercises import registry
 from labkit.exercises.answers import Wrong
 from labkit.exercises.running import limited
-from verdicts import changes, solution, verdicts
+from verdicts import changes, verdicts
 
 lesson_08 = registry.load("08")
 pytestmark = pytest.mark.usefixtures("lab")
@@ -51,10 +51,7 @@ CHANGED = {
     ],
 }
 
-
-@changes(CHANGED)
-def test_what_a_check_says_of_a_run(id, change, said):
-    assert said in repr(check(id, *solution(id, change)))
+test_what_a_check_says_of_a_run = changes(CHANGED)
 
 
 def test_a_save_that_each_rank_decides_for_itself_is_stopped():
@@ -82,7 +79,4 @@ SAID = {
     ],
 }
 
-
-@verdicts(SAID)
-def test_what_a_check_says(id, answers, said):
-    assert said in repr(check(id, *answers))
+test_what_a_check_says = verdicts(SAID)

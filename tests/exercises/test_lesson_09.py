@@ -3,8 +3,8 @@
 import pytest
 from ray.train import ScalingConfig
 
-from labkit.exercises import check, registry
-from verdicts import Runs, changes, solution, verdicts
+from labkit.exercises import registry
+from verdicts import Runs, changes, verdicts
 
 lesson_09 = registry.load("09")
 
@@ -58,11 +58,7 @@ SAID = {
     ],
 }
 
-
-@verdicts(SAID)
-def test_what_a_check_says(id, answers, said, monkeypatch):
-    monkeypatch.setattr(lesson_09, "_of_both", in_turn)
-    assert said in repr(check(id, *answers))
+test_what_a_check_says = verdicts(SAID, lesson_09, "_of_both", in_turn)
 
 
 MEDIAN = "statistics.median(seconds)"
@@ -75,18 +71,11 @@ CHANGED = {
         ({"ReduceOp.MAX": "ReduceOp.MIN"}, "that is what rank 0 measured"),
         ({"return alpha, beta": "return beta, alpha"}, "return alpha first"),
         ({"return alpha, beta": "return alpha"}, "a tuple (alpha, beta) is expected"),
-        (
-            {"alpha = small / rounds - beta * 1 / workers": "alpha = small - beta * 4 / 3"},
-            "all 4 messages together",
-        ),
+        ({"small / rounds - beta * 1 / workers": "small - beta * 4 / 3"}, "all 4 messages together"),
         ({" * workers / rounds": ""}, "all 4 messages together"),
         ({" * workers / rounds": " / rounds"}, "1/n of the size"),
         ({" - beta * 1 / workers": ""}, "sends a megabyte, too"),
     ],
 }
 
-
-@pytest.mark.usefixtures("lab")
-@changes(CHANGED)
-def test_a_run_that_a_check_starts(id, change, said):
-    assert said in repr(check(id, *solution(id, change)))
+test_a_run_that_a_check_starts = pytest.mark.usefixtures("lab")(changes(CHANGED))

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from labkit.exercises import check
-from verdicts import changes, solution, verdicts
+from verdicts import changes, verdicts
 
 pytestmark = [pytest.mark.usefixtures("lab"), pytest.mark.filterwarnings("ignore:Using a target size")]
 
@@ -57,21 +56,16 @@ SAID = {
     ],
 }
 
-
-@verdicts(SAID)
-def test_what_a_check_says(id, answers, said):
-    assert said in repr(check(id, *answers))
+test_what_a_check_says = verdicts(SAID)
 
 
 MODEL, LOADER = "prepare_model(torch.nn.Linear(x_valid.shape[1], 1))", "prepare_data_loader(DataLoader("
 RMSE = "torch.nn.functional.mse_loss(plain(x_valid).squeeze(1), y_valid).sqrt().item()"
+SAVE = "my_loop.save(model, optimizer, epoch, {"
 RESUME = "my_loop.resume(model, optimizer)"
-ONLY_EPOCH = (
-    "my_loop.resume(torch.nn.Linear(3, 1), torch.optim.SGD(torch.nn.Linear(3, 1).parameters(), lr=1))"
-)
-TWICE = """torch.utils.data.Subset(
-        config["train"],
-        range(ray.train.get_context().get_world_rank(), 320, ray.train.get_context().get_world_size()))"""
+NARROW, OTHER = "prepare_model(torch.nn.Linear(1, 1))", "torch.nn.Linear(3, 1)"
+ONLY_EPOCH = f"my_loop.resume({OTHER}, torch.optim.SGD({OTHER}.parameters(), lr=1))"
+TWICE = 'torch.utils.data.Subset(config["train"], range(ray.train.get_context().get_world_rank(), 320, 2))'
 SEED = '    torch.manual_seed(config["seed"])\n'
 MINE = "    x, y = x[rank::workers], y[rank::workers]\n"
 TEST = '    x, y = config["test"]\n'
@@ -87,24 +81,14 @@ CHANGED = {
         ({".sqrt()": ""}, "mean of the squares, without its root"),
         ({"mse_loss(plain": "l1_loss(plain", ".sqrt()": ""}, "that is the mean absolute error"),
         ({RMSE: "loss.sqrt().item()"}, "of which rows, and which error"),
-        (
-            {
-                MODEL: "prepare_model(torch.nn.Linear(1, 1))",
-                "(x)": "(x[:, :1])",
-                "(x_valid)": "(x_valid[:, :1])",
-            },
-            "trains no `torch.nn.Linear",
-        ),
+        ({MODEL: NARROW, "(x)": "(x[:, :1])", "(x_valid)": "(x_valid[:, :1])"}, "trains no `torch.nn.Linear"),
         ({RESUME: "0"}, "it starts from epoch 0"),
         ({RESUME: ONLY_EPOCH}, "but with new weights"),
         ({MODEL: "torch.nn.Linear(x_valid.shape[1], 1)"}, "which call averages the gradients?"),
         ({LOADER: "(DataLoader("}, "which call gives each its part?"),
         ({'DataLoader(config["train"]': f"DataLoader({TWICE}"}, "are they divided twice?"),
         ({'{"rmse": rmse}': '{"loss": rmse}'}, "the metric rmse is None"),
-        (
-            {"my_loop.save(model, optimizer, epoch, {": 'ray.train.report({"epoch": epoch, '},
-            "without a checkpoint",
-        ),
+        ({SAVE: 'ray.train.report({"epoch": epoch, '}, "without a checkpoint"),
         ({"optimizer, epoch, {": "optimizer, epoch + 1, {"}, "counted from 0"),
     ],
     "10-4": [
@@ -112,34 +96,22 @@ CHANGED = {
         ({"split(16)": "split(8)"}, "solved"),
         ({"split(16)": "split(32)"}, "solved"),
         ({SEED: "", "    optimizer =": f"{SEED}    optimizer ="}, "what is drawn before it is set?"),
-        ({SEED: "    torch.seed()\n"}, "what is drawn before it is set?"),
         ({SEED: "    torch.manual_seed(0)\n"}, "the seed of the config is not used"),
         ({MINE: ""}, "both ranks trained on all 96 rows"),
-        ({MINE: "", "split(16)": "split(32)"}, "both ranks trained on all 96 rows"),
         ({MINE: MINE.replace("rank", "0")}, "rank 1 trained on rows 0, 2, 4, …, and those are rank 0's"),
         (
             {MINE: "    x, y = x[40 * rank :][:56], y[40 * rank :][:56]\n"},
-            "both ranks trained on rows 40, 41, 42, …",
+            "both ranks trained on rows 40, 41,",
         ),
         ({MINE: MINE.replace("workers]", "4]")}, "no rank trained on rows 2, 3, 6, …"),
-        (
-            {MINE: "    x, y = x[48 * rank :][:48], y[48 * rank :][:48]\n"},
-            "rank 0 trained on rows 0, 1, 2, …: every second row",
-        ),
+        ({MINE: "    x, y = x[48 * rank :][:48], y[48 * rank :][:48]\n"}, "0, 1, 2, …: every second row"),
         ({"range(config": "range(2 * config"}, "rank 0 trained 12 times on row"),
         ({WRAPPED: WRAPPED.removeprefix("prepare_model")}, "the ranks have different weights"),
-        ({TEST: ""}, "is it of all of them, after the last epoch?"),
         ({TEST: '    x, y = config["train"]\n'}, "that is of the training rows"),
         ({f"        return {LOSS}": "        return loss"}, "is it of all of them, after the last epoch?"),
         ({f"{LOSS}.exp()": LOSS}, "that is the loss"),
-        (
-            {f"{LOSS}.exp()": LOSS.replace(", y)", ', y, reduction="none").exp().mean()')},
-            "average the losses first",
-        ),
+        ({f"{LOSS}.exp()": LOSS[:-1] + ', reduction="none").exp().mean()'}, "average the losses first"),
     ],
 }
 
-
-@changes(CHANGED)
-def test_what_a_check_says_of_a_run(id, change, said):
-    assert said in repr(check(id, *solution(id, change, store=None)))
+test_what_a_check_says_of_a_run = changes(CHANGED, store=None)

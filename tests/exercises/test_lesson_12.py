@@ -43,18 +43,9 @@ def even_ranks_first(rank, world, values):
     return other
 
 
-def never_received(rank, world, values):
-    yield start(send(around(rank, world)[0], values[rank]))
-    return values[rank]
-
-
 def without_a_message(rank, world, values):
     yield compute(0)
     return values[rank - 1]
-
-
-def to_itself(rank, world, values):
-    yield send(rank, values[rank])
 
 
 def its_own(rank, world, values):
@@ -63,20 +54,6 @@ def its_own(rank, world, values):
     yield recv(left)
     yield wait(sending)
     return values[rank]
-
-
-def never_waits(rank, world, values):
-    right, left = around(rank, world)
-    yield start(send(right, values[rank]))
-    return (yield recv(left))
-
-
-def without_yield(rank, world, values):
-    right, left = around(rank, world)
-    sending = start(send(right, values[rank]))
-    other = yield recv(left)
-    yield wait(sending)
-    return other
 
 
 def passed_on(rank, world, values):
@@ -90,10 +67,7 @@ def passed_on(rank, world, values):
 # -- 12-2 ----------------------------------------------------------------------------------------------
 
 
-def a_ring(
-    rounds=None, first=0, add=None, blocking=False, divide=False, order=1, whole=False, in_place=False,
-    waits=True,
-):  # fmt: skip
+def a_ring(rounds=None, first=0, add=None, divide=False, order=1, in_place=False):
     """A ring with one thing wrong."""
 
     def ring(rank, world, values):
@@ -101,19 +75,10 @@ def a_ring(
         pieces, (right, left) = np.split(mine, world), around(rank, world)
         last = 2 * (world - 1) if rounds is None else rounds(world)
         for step in range(last):
-            outgoing = np.concatenate(pieces) if whole else pieces[(rank + first - step) % world]
-            sending = send(right, outgoing)
-            if blocking:
-                yield sending
-                got = yield recv(left)
-            else:
-                sending = yield start(sending)
-                got = yield recv(left)
-                if waits:
-                    yield wait(sending)
+            sending = yield start(send(right, pieces[(rank + first - step) % world]))
+            got = yield recv(left)
+            yield wait(sending)
             into = (rank - step - 1) % world
-            if whole:
-                got = np.split(got, world)[into]
             adds = step < world - 1 if add is None else add(step, world)
             if in_place and adds:
                 pieces[into] += got
@@ -217,32 +182,6 @@ def at_the_end(rank, world, source, size):
     return np.split(total / world, np.cumsum([len(one) for one in grads])[:-1])
 
 
-def only_rank_0(rank, world, source, size):
-    grads = [np.zeros_like(one) for one in source[rank]]
-    for layer in reversed(range(len(grads))):
-        yield from backward(layer, grads, source[rank])
-    if rank == 0:
-        yield all_reduce(np.concatenate(grads))
-    return grads
-
-
-def a_sum_without_yield(rank, world, source, size):
-    grads = [np.zeros_like(one) for one in source[rank]]
-    for layer in reversed(range(len(grads))):
-        yield from backward(layer, grads, source[rank])
-    total = all_reduce(np.concatenate(grads))
-    return np.split(total / world, len(grads))
-
-
-def a_start_without_yield(rank, world, source, size):
-    grads = [np.zeros_like(one) for one in source[rank]]
-    for layer in reversed(range(len(grads))):
-        yield from backward(layer, grads, source[rank])
-    started = start(all_reduce(np.concatenate(grads)))
-    total = yield wait(started)
-    return np.split(total / world, len(grads))
-
-
 # -- 12-4 ----------------------------------------------------------------------------------------------
 
 
@@ -296,40 +235,16 @@ def of_another_shape(rank, world, weights, gradients, lr):
     return weights - np.zeros(3)
 
 
-def mixed_up(rank, world, weights, gradients, lr):
-    """All ranks but the last call both; it calls them the other way round."""
-    for gradient in gradients[rank]:
-        yield compute(3, "step")
-        if rank == world - 1:
-            yield all_gather(gradient[:100])
-            yield reduce_scatter(gradient)
-        else:
-            yield reduce_scatter(gradient)
-            yield all_gather(gradient[:100])
-    return weights
-
-
 SAID = {
     "12-1": [
-        (all_send_first, "rank 0 sends to rank 1 in line"),
-        (all_send_first, "They wait in a circle: 0 → 1 → 0"),
-        (
-            from_the_wrong_side,
-            "with 3 ranks, rank 0 returns what belongs to rank 1: it should be what rank 2 sent",
-        ),
+        (all_send_first, "They wait in a circle: 0 → 1 → 0. To fix it: let one of them receive first"),
+        (from_the_wrong_side, "rank 0 returns what belongs to rank 1: it should be what rank 2 sent"),
         (even_ranks_first, "some messages wait for others"),
-        (never_received, "has no counterpart"),
-        (to_itself, "rank 0 sends to rank 0"),
         (its_own, "rank 0 returns what belongs to rank 0"),
-        (lambda rank, world, values: values[rank], "is no generator"),
         (without_a_message, "what the others have must be sent"),
-        (never_waits, "by `start` and never waits for it. To fix it: `yield wait(…)`"),
-        (without_yield, "`sending` of rank 0 is start(send(1, …)), made without `yield`"),
-        (without_yield, "To fix it: `sending = yield start(send(1, …))`"),
         (passed_on, "solved"),
     ],
     "12-2": [
-        (a_ring(blocking=True), "wait in a circle"),
         (a_ring(rounds=lambda world: world - 1), "piece 0 of rank 0's result lacks the numbers of rank 1"),
         (a_ring(add=lambda step, world: True), "twice or more"),
         (a_ring(add=lambda step, world: step < world - 2), "lacks the numbers of rank"),
@@ -339,11 +254,7 @@ SAID = {
         (everything_around, "rank 0 sends 2.88 MB, and a ring sends 1.92 MB"),
         (one_after_the_other, "all links should work at the same time"),
         (by_the_engine, "it uses `all_reduce`"),
-        (
-            a_ring(in_place=True),
-            "`pieces[into] += got`, an array that it was given and that belongs to the caller",
-        ),
-        (a_ring(waits=False), "by `start` and never waits for it"),
+        (a_ring(in_place=True), "`pieces[into] += got`, an array that it was given"),
         (one_blank_left, "still has a `...`"),
         (a_ring(), "solved"),
     ],
@@ -358,13 +269,9 @@ SAID = {
         (buckets(order=list), "a backward pass goes from the last layer to the first"),
         (buckets(swap=True), "for layer 0 is the average of layer 5"),
         (at_the_end, "nothing is sent before the end of backward"),
-        (only_rank_0, "calls all_reduce in line"),
         (buckets(whose=1), "rank 0 reads entry 1 of a list that has one for each rank"),
         (buckets(one_more="always"), "if the first layer fills the last bucket exactly"),
-        (buckets(one_more="always"), "raised ValueError on rank 0 in line"),
         (buckets(one_more="empty"), "there are 4 all-reduces, and one of them is empty"),
-        (a_sum_without_yield, "with a message or collective that it didn't yield"),
-        (a_start_without_yield, "for start(all_reduce(…)), which was made without `yield`"),
         (buckets(one_more="if any"), "solved"),
         (buckets(), "solved"),
     ],
@@ -379,17 +286,13 @@ SAID = {
         (stage_1(whose=1), "rank 0 reads entry 1 of a list that has one for each rank"),
         (stage_1(whole_velocity=True), "a rank sends 1.50 times as much"),
         (stage_1(keep=True), "times the weights, and 2.5 is the limit"),
-        (mixed_up, "calls all_gather in line"),
         (in_place, "`weights[mine] -= lr * velocity`, an array that it was given"),
         (of_another_shape, "raised ValueError on rank 0 in line"),
         (stage_1(), "solved"),
     ],
 }
 
-
-@verdicts(SAID)
-def test_what_a_check_says(id, answers, said):
-    assert said in repr(check(id, *answers))
+test_what_a_check_says = verdicts(SAID)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +331,7 @@ def test_the_cells_after_an_exercise_know_whether_it_is_solved():
     assert not solved("12-1")
 
 
-@pytest.mark.parametrize("id", SAID)
+@pytest.mark.parametrize("id", [*SAID, "12b-1", "12b-3"])
 def test_an_answer_with_a_blank_is_none(id):
     def blank(rank, world, *args):
         yield ...

@@ -1,31 +1,11 @@
 """The checks are loaded by path. That they run on workers too is in test_checks_elsewhere."""
 
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import labkit
 from labkit.exercises import registry
-from labkit.settings import CHECKOUT
-
-
-@pytest.fixture
-def site(tmp_path):
-    """labkit as a wheel installs it: without the lessons."""
-    shutil.copytree(Path(labkit.__file__).parent, tmp_path / "site" / "labkit")
-    return tmp_path / "site"
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """What a teacher gave: notebooks, and the checks next to them."""
-    shutil.copytree(CHECKOUT / "lessons" / "checks", tmp_path / "given" / "lessons" / "checks")
-    (tmp_path / "given" / "lessons" / "checks" / "lesson_draft.py").write_text("raise OSError")
-    (tmp_path / "given" / "notebooks" / "solutions").mkdir(parents=True)
-    return tmp_path / "given"
 
 
 def run(code, *, site, cwd):
@@ -42,6 +22,7 @@ def test_no_check_is_left_in_sys_modules():
 
 @pytest.mark.parametrize("cwd", ["notebooks/solutions", "."])
 def test_an_installed_labkit_finds_the_checks_next_to_the_notebooks(site, folder, cwd):
+    (folder / "lessons" / "checks" / "lesson_draft.py").write_text("raise OSError")
     code = "from labkit.exercises import check, lessons; print(len(lessons()), check('03-1', ...).state)"
     done = run(code, site=site, cwd=folder / cwd)
     assert done.stdout.decode() == f"{len(registry.lessons())} not attempted\n", done.stderr.decode()

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from labkit.__main__ import main
-from labkit.runs.record import RunRecord, folder_of, this_process
+from labkit.runs.record import this_process
 from labkit.system import supervision
+from records import write
 
-STARTED = "2026-01-31T12:00:00+00:00"
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
@@ -27,11 +27,6 @@ def file(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"1234")
     return path
-
-
-def run(home, run_id, name="03-torch", state="finished", **fields):
-    record = RunRecord(name=name, run_id=run_id, engine="e", state=state, started_at=STARTED, **fields)
-    return record.write(folder_of(home, name, run_id)).parent
 
 
 def age(home, days=10):
@@ -54,18 +49,14 @@ def test_what_is_old_is_shown_and_removed_and_nothing_else(home, capsys):
     mine += ["objects/rclone/lab/data/x", "spark/java/bin", "runs/a file", "runs/no-record/x/state"]
     for path in mine:
         file(home / path)
-    sessions = [
-        "ray/t/session_2026/logs/raylet.out",
-        "spark/spark-1/logs/driver.log",
-        "public/public-1/lab/a",
-    ]
+    sessions = ["ray/t/session_2026/logs/raylet.out", "spark/spark-1/logs/driver.log", "public/public-1/a"]
     for path in (*sessions, "runs/own/sweep/state", "objects/rclone/lab/runs/a/checkpoint_0/state"):
         file(home / path)
     # Nothing but a run's own folder is taken for its checkpoints.
     places = ["lab/runs/a", "digits", "s3://lab/runs/gone", "../../../outside/x", str(home)]
     places += [f"{home}/{path}" for path in ("objects", "runs/own", "runs/own/sweep")]
     for number, path in enumerate(places):
-        run(home, str(number), storage_path=path)
+        write(home, number, storage_path=path)
     age(home)
     outside = file(home.parent / "outside" / "x" / "state")
     age(home.parent)
@@ -81,9 +72,9 @@ def test_what_runs_or_is_marked_stays_with_its_checkpoints(home):
     kept = {"running": {"state": "running", "process": this_process()}, "tagged": {"tags": ["paper"]}}
     kept |= {"noted": {"note": "too fast"}, "young": {}}
     for run_id, fields in {**kept, "old": {}}.items():
-        run(home, run_id, storage_path=f"lab/runs/{run_id}", **fields)
+        write(home, run_id=run_id, storage_path=f"lab/runs/{run_id}", **fields)
         file(home / f"objects/rclone/lab/runs/{run_id}/state")
-    run(home, "shares", storage_path="lab/runs/tagged")
+    write(home, storage_path="lab/runs/tagged")
     age(home)
     file(home / "objects/rclone/lab/runs/young/checkpoint_1/state")
     assert clean() == 0
@@ -92,7 +83,7 @@ def test_what_runs_or_is_marked_stays_with_its_checkpoints(home):
 
 
 def test_a_lab_that_runs_is_not_cleaned(home, tmp_path, capsys):
-    folder = run(home, "a")
+    folder = write(home)
     age(home)
     supervision.start(home, SLEEP, group="store", log=tmp_path / "log")
     assert clean() == 2 and "python -m labkit stop" in capsys.readouterr().err and folder.exists()
@@ -100,7 +91,7 @@ def test_a_lab_that_runs_is_not_cleaned(home, tmp_path, capsys):
 
 
 def test_it_asks_and_takes_no_answer_for_a_no(home, monkeypatch, capsys):
-    folder = run(home, "a")
+    folder = write(home)
     age(home)
     for answer, there in (("\n", True), ("no\n", True), ("", True), ("y\n", False)):
         monkeypatch.setattr("sys.stdin", io.StringIO(answer))

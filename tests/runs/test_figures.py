@@ -7,7 +7,7 @@ import pytest
 from labkit import runs
 from labkit.errors import LabError
 from labkit.runs.figures import draw
-from labkit.runs.record import RunRecord, folder_of
+from records import record, write
 
 SECONDS = "where the time went"
 
@@ -17,21 +17,16 @@ def _agg(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
 
 
-def record(name="03-torch", minute=0, **fields):
-    about = {"name": name, "run_id": str(minute), "engine": "Ray Train", "state": "finished"}
-    return RunRecord(**about | {"started_at": f"2026-01-31T12:{minute:02}:00+00:00"} | fields)
-
-
 def history(*losses):
     return [{"epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses)]
 
 
-def axes_of(*records, metrics=None, groups=None):
-    return {axes.get_title(loc="left"): axes for axes in draw(records, metrics, groups).axes}
+def axes_of(*records, metrics=None):
+    return {axes.get_title(loc="left"): axes for axes in draw(records, metrics).axes}
 
 
 def test_curves_show_the_values_of_each_run_from_epoch_1_and_groups_look_the_same(tmp_path):
-    found = [record("a", 0, history=history(1.0)), record("b$_{$", 1, history=history(3.0, 2.0))]
+    found = [record(0, name="a", history=history(1.0)), record(1, name="b$_{$", history=history(3.0, 2.0))]
     figure = draw(found)
     figure.savefig(tmp_path / "figure.svg")
     first, second = figure.axes[0].get_lines()
@@ -39,10 +34,10 @@ def test_curves_show_the_values_of_each_run_from_epoch_1_and_groups_look_the_sam
     assert (list(second.get_xdata()), list(second.get_ydata())) == ([1, 2], [3.0, 2.0])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b$_{$"]
     assert first.get_linestyle() != second.get_linestyle()  # not by colour alone
-    grouped = draw(found, None, ["x", "x"])
+    grouped = draw([record(minute, name="x", history=history(1.0)) for minute in (0, 1)], by="run")
     assert len({line.get_color() for line in grouped.axes[0].get_lines()}) == 1
     assert [text.get_text() for text in grouped.legends[0].get_texts()] == ["x"]
-    labels = [t.get_text() for t in axes_of(record("a"), record("a", 1))[SECONDS].get_yticklabels()]
+    labels = [t.get_text() for t in axes_of(record(), record(1))[SECONDS].get_yticklabels()]
     assert len(set(labels)) == 2  # by their times
 
 
@@ -58,8 +53,8 @@ def test_metrics_may_be_one_name_and_need_not_be_loss_or_accuracy():
 
 def test_bars_show_where_the_seconds_went():
     whole = record(seconds={"start": 9.0, "data": 1.0, "training": 5.0, "rest": 2.0})
-    failed = record(minute=2, seconds={"start": 3.0}, state="failed")
-    lost = record(minute=3, state="lost", seconds_total=4.0)  # it did not record its parts
+    failed = record(2, seconds={"start": 3.0}, state="failed")
+    lost = record(3, state="lost", seconds_total=4.0)  # it did not record its parts
     axes = axes_of(whole, failed, lost)[SECONDS]
     widths = {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers}
     assert widths == {"start": [9, 3, 0], "data": [1, 0, 0], "training": [5, 0, 0], "rest": [2, 0, 4]}
@@ -78,20 +73,20 @@ def test_a_comparison_has_what_differs_and_nothing_else(tmp_path):
     a = {"config": config, "code": CODE, "metrics": {"loss": 0.5}}
     b = {"config": other, "code": CODE.replace("lr", "rate"), "metrics": {"loss": 0.4}}
     for minute, fields in enumerate((a, b)):
-        record("own", minute, **fields, **same).write(folder_of(tmp_path, "own", str(minute)))
-    found = runs.compare("0", runs.get("1", tmp_path), tmp_path)
-    assert list(found.table.columns) == ["0", "1"]
+        write(tmp_path, minute, **fields, **same)
+    found = runs.compare("run-0", runs.get("run-1", tmp_path), tmp_path)
+    assert list(found.table.columns) == ["run-0", "run-1"]
     assert {name: tuple(row) for name, row in found.table.iterrows()} == {
         "config.model.width": (64, 128),
         "config.momentum": (None, 0.9),
         "metrics.loss": (0.5, 0.4),
     }
     changed = [line for line in found.code.splitlines() if line[0] in "+-"]
-    assert changed[:2] == ["--- 0", "+++ 1"]
+    assert changed[:2] == ["--- run-0", "+++ run-1"]
     assert len(changed) == 4 and '"lr"' in changed[2] and '"rate"' in changed[3]
     assert "config.momentum" in found._repr_html_() and "&#34;rate&#34;" in found._repr_html_()
-    assert "0.9" in repr(found) and "+++ 1" in repr(found)
-    equal = runs.compare("0", "0", tmp_path)
+    assert "0.9" in repr(found) and "+++ run-1" in repr(found)
+    equal = runs.compare("run-0", "run-0", tmp_path)
     assert equal.table.empty and equal.code == "" and "The code is equal" in repr(equal)
     with pytest.raises(LabError, match="run_id='c'"):
-        runs.compare("0", "c", tmp_path)
+        runs.compare("run-0", "c", tmp_path)

@@ -7,21 +7,19 @@ import pytest
 
 from labkit import runs
 from labkit.errors import LabError
-from labkit.runs.record import RunRecord, folder_of
+from records import write as write_record
 
 EVIL = "<script>alert(1)</script>"
 
 
 def write(home, number, arm, accuracy, **fields):
     about = {
-        "name": "own", "run_id": f"r{number}", "engine": "Ray Train", "state": "finished", "workers": 2,
-        "started_at": f"2026-01-31T12:{number:02}:00+00:00", "code": "def loop(config): ...",
+        "run_id": f"r{number}", "workers": 2, "code": "def loop(config): ...",
         "config": {"arm": arm, "seed": number % 3, "lr": 0.003}, "metrics": {"accuracy": accuracy},
         "history": [{"epoch": 0, "accuracy": 0.5}, {"epoch": 1, "accuracy": accuracy}],
         "versions": {"torch": "2.13.0"}, "commit": "abc123",
     }  # fmt: skip
-    record = RunRecord(**about | fields)
-    record.write(folder_of(home, "own", record.run_id))
+    write_record(home, number, **about | fields)
 
 
 @pytest.fixture

@@ -9,13 +9,7 @@ import pytest
 
 from labkit import runs
 from labkit.errors import LabError
-from labkit.runs.record import RunRecord
-
-
-def write(home, minute, **fields):
-    about = {"name": "03-torch", "run_id": f"run-{minute}", "engine": "Ray Train", "state": "finished"}
-    record = RunRecord(**about | {"started_at": f"2026-01-31T12:{minute:02}:00+00:00"} | fields)
-    record.write(home / "runs" / record.name / record.run_id)
+from records import write
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +53,8 @@ def test_the_table_tells_how_the_runs_differ(home):
     write(home, 3, config=config | {"epochs": 9}, state="failed")
     table = runs.table()
     assert list(table["model.width"]) == [64, 128, 64]
-    assert list(table["config epochs"]) == [9, 5, 5]  # "epochs" are those that ended
-    assert list(table["config loss"]) == ["huber", "mse", "huber"]
+    assert list(table["config.epochs"]) == [9, 5, 5]  # "epochs" are those that ended
+    assert list(table["config.loss"]) == ["huber", "mse", "huber"]
     assert "lr" not in table  # all have the same
     # A run that failed before its first report has no loss; its setting of that name is something else.
     for found in (table, runs.table(columns=["loss"])):
@@ -74,7 +68,7 @@ def test_columns_are_fields_parts_of_fields_metrics_and_settings(home):
     metrics, versions = {"loss": 0.123456, "my config x": 5}, {"torch": "2.13"}
     write(home, 1, config=config, metrics=metrics, versions=versions, history=history)
     write(home, 2)
-    names = ["id", "lr", "config.model.width", "model.width", "loss", "config loss", "my config x", "history"]
+    names = ["id", "lr", "config.model.width", "model.width", "loss", "config.loss", "my config x", "history"]
     row = runs.table(columns=[*names, "versions.torch"]).loc[2]
     assert list(row) == ["run-1", 0.1, 64, 64, 0.123456, "mse", 5, history, "2.13"]
     with pytest.raises(LabError, match="'momentum'"):

@@ -1,4 +1,6 @@
-"""A table of answers and what the check of an exercise says to them, as one test.
+"""A table of answers and what the check of an exercise says to them, as one test:
+
+    test_what_a_check_says = verdicts({"03-2": [(answer, "solved"), (another, "it trains all 10 epochs")]})
 
 Right answers are the lessons' own solutions, and a likely mistake is a change of their text.
 """
@@ -16,6 +18,7 @@ from ray import cloudpickle
 
 import build
 import lesson
+from labkit.exercises import check
 
 _numbers = itertools.count()
 
@@ -35,16 +38,30 @@ def replaced(answer: Runs, *args: Any, **options: Any) -> Any:
     return value
 
 
-def verdicts(table: dict[str, list[tuple]]) -> Any:
-    """Parametrize a test with (id, answers, said) of each row of {id: [(*answers, said), …]}."""
+def verdicts(table: dict[str, list[tuple]], *replace: Any) -> Any:
+    """A test of each row of {id: [(*answers, said), …]}; `replace` is for `monkeypatch.setattr`."""
     rows = [(id, answers, said) for id, several in table.items() for *answers, said in several]
-    return pytest.mark.parametrize("id, answers, said", rows)
+
+    @pytest.mark.parametrize("id, answers, said", rows)
+    def test(id: str, answers: list, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        if replace:
+            monkeypatch.setattr(*replace)
+        assert said in repr(check(id, *answers))
+
+    return test
 
 
-def changes(table: dict[str, list[tuple[dict[str, str], str]]]) -> Any:
-    """Parametrize a test with (id, change, said) of each row of {id: [({old text: new}, said), …]}."""
+def changes(table: dict[str, list[tuple[dict[str, str], str]]], *replace: Any, **given: Any) -> Any:
+    """As `verdicts`, of {id: [({old text: new}, said), …]}: changes of the lesson's `solution`."""
     rows = [(id, change, said) for id, several in table.items() for change, said in several]
-    return pytest.mark.parametrize("id, change, said", rows)
+
+    @pytest.mark.parametrize("id, change, said", rows)
+    def test(id: str, change: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        if replace:
+            monkeypatch.setattr(*replace)
+        assert said in repr(check(id, *solution(id, change, **given)))
+
+    return test
 
 
 def solution(id: str, change: dict[str, str] | None = None, **given: Any) -> list[Any]:
