@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from ray import cloudpickle
 
-from benchmarks._throughput import KERAS_2
 from labkit.storage import Store
 
 # Workers cannot import this module, so what is in it goes to them by value.
@@ -107,28 +106,20 @@ def _torch_epochs(config: dict, rank: int, first: int, weights: np.ndarray) -> I
 def _keras_epochs(config: dict, rank: int, first: int, weights: np.ndarray) -> Iterator:
     import tensorflow as tf
 
-    from labkit.panel.tracking.hooks import current
+    from labkit.models.keras import PanelCallback
 
     with tf.distribute.MultiWorkerMirroredStrategy().scope():
         model = tf.keras.Sequential([tf.keras.layers.Dense(1, use_bias=False, input_shape=(WIDTH,))])
         model.compile(tf.keras.optimizers.SGD(RATE), "mse")
     model.set_weights([weights])
 
-    follower = current()  # of the panel, which follows no loop of Keras by itself
-
     def made(step: int, logs: Any) -> None:
-        follower.step(1)
         time.sleep(STEP)
         if rank == 0:
             note(config, 0, epoch, step)
 
-    called = [
-        tf.keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda *_: follower.begin_epoch(config["steps"]),
-            on_train_batch_end=made,
-            on_epoch_end=lambda *_: follower.end_epoch(),
-        )
-    ]
+    told = PanelCallback()
+    called = [told, tf.keras.callbacks.LambdaCallback(on_train_batch_end=made)]
     for epoch in range(first, config["epochs"]):  # noqa: B007, `made` reads it
         x, y = map(np.concatenate, zip(*(rows(epoch, step) for step in range(config["steps"])), strict=True))
         batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(2 * _HALF)
@@ -140,6 +131,7 @@ def train(name: str, config: dict[str, Any], store: Store) -> _Made:
     """A run on two workers: "torch", "validation" (of each checkpoint, next to it) or "keras"."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig, ValidationConfig
 
+    from labkit.models.keras import KERAS_2
     from labkit.train import TrainPanel
 
     more, environment = {}, {}

@@ -37,6 +37,7 @@ SLOW = {
     *("comparison", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_06", "lesson_08"),
     *("lesson_09", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
+    "keras_models",
     *("torch_models", "panel", "mailbox", "spark", "spark_panel"),
     *(
         "object_server",
@@ -140,6 +141,7 @@ DEEP = {
     "bundle": (),
     "grading": (),
     "own_experiment": (),
+    "keras_models": ("test_steps_rows", "test_a_model_of_one_worker"),
     "damaged_inputs": (),
     "additions": (),
     "benchmarks": (),
@@ -183,6 +185,7 @@ TOUCHED = {
     "labkit/storage/": ("storage_ray", "store_kernel", "class_bucket"),
     "labkit/faults.py": ("fault_injection", "campaign"),
     "labkit/interrupts.py": ("kernel", "benchmarks"),
+    "labkit/models/": ("keras_models", "tensorflow"),
     "labkit/exercises/": (*_CHECKS, "running_cluster"),
     "lessons/checks/": _CHECKS,
     "classroom/": ("class_bucket", "board_page", "grading"),

@@ -8,9 +8,6 @@ from labkit.exercises.running import returned
 
 LESSON = Lesson("04", "TensorflowTrainer")
 
-# As the lesson sets them: `fit` of Keras 3 fails with several workers (ray issue 47464, keras issue 20585).
-_KERAS_2 = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
-
 
 @LESSON.exercise(
     "04-1 · A batch for all of them",
@@ -85,9 +82,10 @@ def _numbers_of(train_loop: Any, *keys: str, **options: Any) -> list[float]:
     """These entries of the dict that a loop returns on two workers."""
     from ray.train.tensorflow import TensorflowTrainer
 
-    found = returned(
-        train_loop, trainer=TensorflowTrainer, worker_runtime_env={"env_vars": _KERAS_2}, **options
-    )
+    from labkit.models.keras import KERAS_2
+
+    keras = {"env_vars": KERAS_2}
+    found = returned(train_loop, trainer=TensorflowTrainer, worker_runtime_env=keras, **options)
     if not isinstance(found, dict) or not set(keys) <= set(found):
         raise Wrong(f"the loop returns {describe(found)}; leave its last line unchanged")
     return [number(found[key], key) for key in keys]

@@ -16,6 +16,7 @@ from ray.train import RunConfig, ScalingConfig
 
 from labkit import cluster, datasets
 from labkit.errors import RunFailed
+from labkit.models.keras import KERAS_2
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel
 from labs import idle
@@ -28,7 +29,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 # A worker's part of the rows is a multiple of the global batch: TensorFlow divides each batch it is given,
 # and would make two small ones of a last batch that is not full.
 GLOBAL_BATCH, ROWS, EPOCHS = 64, 384, 4
-KERAS_2 = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 # With seed 0 the order in which gradients are summed changed the weights by 2e-4 here, instead of 1e-7:
 # a weight near the kink of a ReLU amplifies rounding errors.
 SEED = 1

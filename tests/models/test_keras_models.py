@@ -1,0 +1,87 @@
+"""A panel that follows Keras's `fit`; with Keras 3, and with Keras 2."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from labkit import runs
+from labkit.errors import LabError
+from labkit.models import keras as keras_models
+from labkit.panel import Panel
+from labkit.panel.reporters import NullReporter
+
+RANDOM = np.random.default_rng(0)
+X, Y = RANDOM.random((50, 28, 28), dtype=np.float32), np.arange(50) % 10
+
+
+@pytest.fixture
+def panel(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    panel = Panel("keras", rows=50, reporter=NullReporter())
+    panel.events = []
+    receive = panel.receive
+    panel.receive = lambda event: (panel.events.append(event), receive(event))
+    panel._send = panel.receive
+    return panel
+
+
+@pytest.fixture
+def model():
+    tf.keras.utils.set_random_seed(0)
+    model = tf.keras.Sequential(
+        [tf.keras.Input((28, 28)), tf.keras.layers.Flatten(), tf.keras.layers.Dense(10)]
+    )
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+    return model
+
+
+def counted():
+    """Rows whose number TensorFlow knows beforehand."""
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(20)
+
+
+def of_unknown_number():
+    """As from Ray Data: Keras announces one batch more than there is, and then finds out."""
+    signature = (tf.TensorSpec((None, 28, 28), tf.float32), tf.TensorSpec((None,), tf.int64))
+    return tf.data.Dataset.from_generator(
+        lambda: ((X[k : k + 20], Y[k : k + 20]) for k in (0, 20, 40)), output_signature=signature
+    )
+
+
+@pytest.mark.parametrize("rows", [of_unknown_number, counted])
+def test_steps_rows_and_epochs_are_counted(panel, model, rows):
+    names = {"loss": "loss", "accuracy": "val_accuracy"}
+    follow = keras_models.PanelCallback(rows_per_step=20, report=names)
+    options = {"validation_data": (X[:10], Y[:10]), "validation_freq": 2, "verbose": 0}
+    with panel:
+        model.fit(rows(), epochs=2, callbacks=[follow], **options)
+    ends = [event for event in panel.events if event["kind"] == "step" and event["done"]]
+    assert [(e["epoch"], e["step"], e["rows"]) for e in ends] == [(0, 3, 60), (1, 3, 60)]
+    assert all(e["metrics"]["loss"] > 0 and e["seconds"] > 0 for e in ends)
+    reports = [event["metrics"] for event in panel.events if event["kind"] == "report"]
+    # the first epoch had no validation
+    assert [set(metrics) for metrics in reports] == [{"epoch", "loss"}, {"epoch", "loss", "accuracy"}]
+    record = runs.latest("keras")
+    assert (record.state, len(record.seconds_per_epoch)) == ("finished", 2)
+
+
+def test_a_model_of_one_worker_is_refused_in_two(model, monkeypatch):
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    with pytest.raises(LabError, match="outside of the strategy's scope") as caught:
+        model.fit(counted(), verbose=0, callbacks=[keras_models.PanelCallback()])
+    assert "with strategy.scope()" in caught.value.fix
+
+
+def test_all_of_it_works_with_keras_2(root):
+    """In this process it is tested with Keras 3. What is followed in lesson 04 is Keras 2."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not keras_2"]
+    environment = {**os.environ, **keras_models.KERAS_2}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout[-3000:]
