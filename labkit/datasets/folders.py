@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from labkit import machine
-from labkit.datasets.own import OwnData, check_split, files_below, visible
+from labkit.datasets.own import OwnData, check_split, copied_first, files_below, visible
 from labkit.errors import LabError, expect_installed
 
 _SPLITS = {"train", "training", "trainval", "trn", "test", "testing", "tst", "val", "valid", "validation"}
@@ -35,7 +35,7 @@ def from_folder(
             first, which all must have.
         test, seed: as in `OwnData`; the order of the rows depends on the seed, too.
     """
-    folder, attempt = Path(path).expanduser(), f"load images from {path}"
+    folder, attempt = Path(str(path)).expanduser(), f"load images from {path}"
     expect_installed(attempt, "PIL")
     check_split(test, seed)
     numbers = np.asarray((1, 1) if size is None else size)
@@ -52,7 +52,9 @@ def from_folder(
 def _classes(folder: Path, attempt: str) -> dict[str, list[Path]]:
     """The images of each class, in order."""
     if not folder.is_dir():
-        raise LabError(attempt, "there is no such folder", "pass the folder that has one folder per class")
+        fix = copied_first(attempt.removeprefix("load images from "))
+        fix = fix or "pass the folder that has one folder per class"
+        raise LabError(attempt, "there is no such folder", fix)
     folders = [one for one in visible(folder) if one.is_dir()]
     if alone := [one for one in visible(folder) if one not in folders]:
         fact = f"{alone[0]} is in no class folder"

@@ -150,9 +150,11 @@ def files_of(source: Any, suffixes: tuple[str, ...], attempt: str) -> tuple[str,
     if not given or not all(isinstance(one, (str, Path)) for one in given):
         fix = "pass a file, a folder, a list of files or a pandas.DataFrame, such as source.to_pandas()"
         raise LabError(attempt, f"the source is of type {type(source).__name__}", fix)
-    for path in (Path(os.path.expanduser(one)) for one in given):
+    for one in given:
+        path = Path(os.path.expanduser(one))
         if not os.path.exists(path):  # False for a text that is too long for a path
-            raise LabError(attempt, f"there is no file or folder {str(path)[:200]}", "check the path")
+            fact = f"there is no file or folder {str(one)[:200]}"
+            raise LabError(attempt, fact, copied_first(one) or "check the path")
         below = files_below(path, attempt) if path.is_dir() else [path]
         if any("=" in str(file.relative_to(path).parent) for file in below):
             fact = f"{path} is partitioned: the names of its folders are values"
@@ -166,6 +168,18 @@ def files_of(source: Any, suffixes: tuple[str, ...], attempt: str) -> tuple[str,
         raise LabError(attempt, fact, fix)
     first = Path(os.path.expanduser(given[0])).resolve()
     return first.name if first.is_dir() else Path(first.name.removesuffix(".gz")).stem, files
+
+
+def copied_first(source: object) -> str:
+    """How to bring what is at an address to this machine; "" if `source` is no address."""
+    scheme, _, rest = str(source).partition("://")
+    name = rest.rstrip("/").rpartition("/")[2]
+    if not rest:
+        return ""
+    if scheme in ("http", "https"):
+        return f"copy it first: urllib.request.urlretrieve({str(source)!r}, {name!r}), and pass {name!r}"
+    fix = f"copy it first: store.files.get({rest!r}, {name!r}, recursive=True), and pass {name!r}; store is "
+    return fix + "what storage.start() or storage.connect(…) returns"
 
 
 def _pandas_code(file: Path, encoding: str = "utf-8") -> str:

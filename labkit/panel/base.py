@@ -62,7 +62,7 @@ class LivePanel:
         reporter: NullReporter | None = None,
         live: Sequence[Callable[[RunRecord], Any]] = (),
     ) -> None:
-        self.settings = Settings.from_env() if settings is None else settings
+        self.settings = Settings.given(settings)
         if not isinstance(name, str) or not name.strip():
             raise LabError("make a panel", f"its name is {name!r}", 'Panel("00-baseline")')
         self._name, self._given_reporter, self._live = name, reporter, live

@@ -22,6 +22,7 @@ from labkit.settings import Settings
 if TYPE_CHECKING:  # takes a second to import, and `latest` doesn't need it
     import pandas
 
+_PATIENCE = 10  # seconds, while another process marks the same run
 _EXACT = 2**53  # a float has all digits of whole numbers up to here
 _COLUMNS: dict[str, Callable[[RunRecord], Any]] = {
     "run": attrgetter("name"),
@@ -204,21 +205,32 @@ def _metrics(found: Sequence[RunRecord]) -> list[str]:
 
 def tag(run: str | RunRecord, *tags: str, remove: bool = False, home: Home = None) -> list[str]:
     """Add tags to a run, given by its id or its record, or remove them; return those that it has then."""
-    record, given = get(run, home), list(dict.fromkeys(map(str, tags)))
-    kept = [one for one in record.tags if one not in given]
-    return _marked(replace(record, tags=kept if remove else kept + given)).tags
+    given = list(dict.fromkeys(map(str, tags)))
+
+    def change(record: RunRecord) -> RunRecord:
+        kept = [one for one in record.tags if one not in given]
+        return replace(record, tags=kept if remove else kept + given)
+
+    return _mark(run, home, change).tags
 
 
 def note(run: str | RunRecord, text: str, *, home: Home = None) -> None:
     """Write a note on a run, in place of an earlier one."""
-    _marked(replace(get(run, home), note=str(text)))
+    _mark(run, home, lambda record: replace(record, note=str(text)))
 
 
-def _marked(record: RunRecord) -> RunRecord:
-    """Write the marks of a run into their own file: a running run writes its record every few seconds."""
-    path = Path(record.folder) / MARKS_NAME
+def _mark(run: str | RunRecord, home: Home, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
+    """Change the marks of a run, one process after the other.
+
+    They have a file of their own, because a running run writes its record every few seconds.
+    """
+    from filelock import FileLock
+
+    path = Path(get(run, home).folder) / MARKS_NAME
     try:
-        atomic_write(path, json.dumps({"tags": record.tags, "note": record.note}, indent=1))
+        with FileLock(path.with_name(f".{MARKS_NAME}.lock"), timeout=_PATIENCE):
+            changed = change(read(path.parent))
+            atomic_write(path, json.dumps({"tags": changed.tags, "note": changed.note}, indent=1))
     except OSError as error:
         raise LabError(f"mark the run in {path.parent}", str(error), "make that folder writable") from error
-    return record
+    return changed

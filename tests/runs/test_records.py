@@ -6,6 +6,7 @@ import math
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +177,10 @@ def test_tags_and_notes_are_found_again_and_a_running_run_does_not_overwrite_the
         assert runs.tag(panel.run_id, "good", "none", remove=True, home=tmp_path) == ["paper"]
         runs.note(panel.run_id, "was too fast", home=tmp_path)
         before.write(before.folder)  # the panel writes the whole record again and again
+        with ThreadPoolExecutor(8) as others:  # as several kernels would
+            list(others.map(lambda n: runs.tag(before, f"tag-{n}", home=tmp_path), range(8)))
+        assert len(runs.get(before).tags) == 9
+        runs.tag(before, *(f"tag-{n}" for n in range(8)), remove=True, home=tmp_path)
     found = runs.latest("own", tmp_path, tag="paper")
     assert (found.state, found.tags, found.note) == ("finished", ["paper"], "was too fast")
     row = runs.table(tmp_path).loc[1]
