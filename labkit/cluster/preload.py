@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from labkit.cluster.forkserver.worker import REFUSED, UNFIT
+from labkit.cluster.forkserver.worker import REFUSED
 from labkit.errors import LabError
 from labkit.files import atomic_write
 from labkit.settings import NODE_NAME
@@ -155,7 +155,7 @@ class Preloader:
         for node in nodes:
             with contextlib.suppress(OSError):
                 lines += self._log_of(node).read_text(errors="replace").splitlines()
-        return next((line for line in reversed(lines) if line.startswith((REFUSED, UNFIT))), "")
+        return next((line for line in reversed(lines) if line.startswith(REFUSED)), "")
 
     def _log_of(self, node: str) -> Path:
         """What the server of a node could not import, and which requests it refused."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-REFUSED, UNFIT = "refused: ", "cannot fork: "  # how lines of the server's log begin that say why
+REFUSED = "refused: "  # how a line of the server's log begins that says why
 
 
 @dataclass
