@@ -52,18 +52,16 @@ def start(
         cpus_per_node: logical CPUs of each. Default: together enough for the settings' workers and one more
             for Ray Data, and at least the machine's cores.
         object_store_bytes: shared memory of the head.
-        preload: what workers find imported, so that they start in a fraction of the time: "torch" or
-            "tensorflow"; an empty list: Ray starts them as always. It counts when this process connects; a
-            cluster that is connected already is not changed.
+        preload: what workers find imported, so that they start in a fraction of the time, once this process
+            connects: "torch" or "tensorflow"; an empty list: Ray starts them as always.
 
     Raises:
         LabError: a node did not start, or an argument has a value that cannot work.
         RunStopped: the reader interrupted; nothing is left running.
     """
     settings, modules = Settings.given(settings), modules_of(preload)
-    for name, count in (("nodes", nodes), ("cpus_per_node", cpus_per_node)):
-        if count is not None:
-            expect_int("start a cluster", name, count)
+    expect_int("start a cluster", "nodes", 1 if nodes is None else nodes)
+    expect_int("start a cluster", "cpus_per_node", 1 if cpus_per_node is None else cpus_per_node)
     expect_int("start a cluster", "object_store_bytes", object_store_bytes, least=78_643_200)  # as Ray wants
     running = current()
     undo = _stop_current if running is None else lambda: None

@@ -89,11 +89,7 @@ class Cluster:
     # -- what it does -------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Connect this process, for the first time or after the reader called `ray.shutdown`.
-
-        Raises:
-            LabError: the cluster does not answer, or refuses.
-        """
+        """Connect this process, for the first time or after the reader called `ray.shutdown`."""
         again, launcher = self._running, self._launcher
         if launcher is None:
             url = connection.connect(self.address, token_file=self._token_file)
@@ -161,12 +157,10 @@ class Cluster:
             return (name in [node.name for node in self.nodes]) == there
 
         if not interrupts.wait_until(noticed, seconds=_NOTICED_WITHIN, check=on_wait):
-            fact = "its processes run, but the head does not list it"
-            if not there:
-                fact = "its processes have ended, but the head still lists it"
-            fix = f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again"
             attempt = f"{'add' if there else 'remove'} {name}"
-            raise LabError(attempt, f"{fact} after {_NOTICED_WITHIN} s", fix)
+            fact = f"the head {'does not list' if there else 'still lists'} it after {_NOTICED_WITHIN} s"
+            fix = f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again"
+            raise LabError(attempt, fact, fix)
 
     def stop(self) -> None:
         """Disconnect, and stop all that `start` started, unless another notebook or script uses it too.

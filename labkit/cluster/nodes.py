@@ -60,10 +60,6 @@ _FORKED = {
 class NodeLauncher:
     """Starts and stops the nodes of the home's cluster on this machine, and their fork servers.
 
-    Args:
-        settings: its home has the token, and usually Ray's folder.
-        modules: what the fork servers import; None: Ray starts its workers by itself.
-
     Attributes:
         token: the file with its authentication token.
         folder: Ray's folder for sockets and logs.
@@ -136,11 +132,9 @@ class NodeLauncher:
             ]
 
         output = self._start("head", options, cpus, object_store_bytes, on_wait)
-        found = re.search(r"Local node IP: (\S+)", re.sub(r"\x1b\[[\d;]*m", "", output))  # without colours
-        if found is None:
-            fact = "`ray start` did not print its address"
-            raise LabError("start the head", fact, "report this with the version of Ray")
-        self.address, self.dashboard_url = f"{found[1]}:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
+        without_colours = re.sub(r"\x1b\[[\d;]*m", "", output)
+        host = re.search(r"Local node IP: (\S+)", without_colours)[1]
+        self.address, self.dashboard_url = f"{host}:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
         self._find_head()
         supervision.note(self._home, GROUP, {"address": self.address, "dashboard": self.dashboard_url})
 
@@ -189,24 +183,17 @@ class NodeLauncher:
         for other in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):  # of another cluster
             env.pop(other, None)
         env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token), NODE_NAME: name}
-        python = None
+        python = sys.executable
         if self.preloader is not None:
             env |= _FORKED
             self.preloader.prepare(name, env)
             python = self.preloader.make_launcher()
-        command = [sys.executable, "-P", "-c", _PROGRAM, str(python or sys.executable), "start", *options]
+        command = [sys.executable, "-P", "-c", _PROGRAM, python, "start", *options]
         process = supervision.start(self._home, command, group=GROUP, log=log, env=env)
-        status = None
-
-        def ended() -> bool:
-            nonlocal status
-            status = process.status()
-            return status is not None
-
-        if not wait_until(ended, seconds=START_TIMEOUT, check=on_wait):
+        if not wait_until(lambda: process.status() is not None, seconds=START_TIMEOUT, check=on_wait):
             fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
             raise LabError(f"start {name}", f"`ray start` takes more than {START_TIMEOUT} s", fix)
-        return log.read_text(errors="replace"), status
+        return log.read_text(errors="replace"), process.status()
 
     def preload(self, nodes: Iterable[str]) -> None:
         """Let the fork servers of these nodes fork the workers of this process's connection."""

@@ -55,7 +55,7 @@ class Node:
 
     @property
     def pid(self):
-        return self._preloader._servers["head"][0].pid
+        return self._preloader._servers["head"][0]
 
     def serve(self):
         self._preloader.serve("head", psutil.Process(self.raylet), job_id=JOB)
