@@ -404,7 +404,7 @@ def test_neither_the_cluster_nor_its_client_server_runs_a_strangers_code(lab, ho
 
 
 def test_the_token_is_for_its_owner_alone_and_stands_nowhere_else(lab, home):
-    path = lab._launcher.token
+    path = lab.token
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE((home / "ray").stat().st_mode) == 0o700
     token = path.read_text()
@@ -465,9 +465,9 @@ def test_it_runs_on_without_what_it_can_do_without(lab, home):
 
 def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home, monkeypatch):
     assert len(members(home)) > 5
-    release = lab._launcher.release
+    release = lab._leave
     interrupted = [lambda: os.kill(os.getpid(), signal.SIGINT), release]  # when it has disconnected
-    monkeypatch.setattr(lab._launcher, "release", lambda: [do() for do in interrupted])
+    monkeypatch.setattr(lab, "_leave", lambda: [do() for do in interrupted])
     with pytest.raises(RunStopped, match=r"lab.stop\(\): stopped by you. The cluster has been stopped all"):
         lab.stop()
     assert family.groups(home) == set()

@@ -71,7 +71,7 @@ def test_each_node_has_a_server_that_forks_its_workers_and_what_prepares_them(ho
         (node,) = (node for node in lab.nodes if node.name == name)
         worker = Worker.options(label_selector={"ray.io/node-id": node.id}).remote()
         told = ray.get(worker.about.remote(), timeout=300)
-        said = (lab._launcher.folder / f"forkserver-{name}.log").read_text()
+        said = (lab.folder / f"forkserver-{name}.log").read_text()
         assert told["parent"] == found[name] and told["loaded"], said
         # Ray starts a Python for each, which imports all of ray before it becomes the worker.
         assert clients_of(psutil.Process(found[name])), said
@@ -126,7 +126,7 @@ import ray
 from labkit import cluster
 lab = cluster.start()
 print(lab.address)
-print(ray.get(ray.remote(lambda: __import__("sys").argv[0]).remote()), lab._launcher.preloader)
+print(ray.get(ray.remote(lambda: __import__("sys").argv[0]).remote()), lab.preloader)
 lab.stop()
 """
 
