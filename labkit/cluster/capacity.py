@@ -14,21 +14,13 @@ QUIET_FOR = 20.0  # seconds without news of a run after which its panel says wha
 
 @dataclass(frozen=True)
 class Node:
-    """One node of a cluster, as Ray reports it.
+    """One node of a cluster, as Ray reports it."""
 
-    Attributes:
-        name: "head", "node-2", …; on a cluster that the lab did not start, the host's name.
-        id: Ray's id of the node.
-        alive: False once Ray has noticed that it is gone.
-        resources: logical resources, such as ``{"CPU": 2.0}``.
-        address: the node's IP address.
-    """
-
-    name: str
-    id: str
-    alive: bool
-    resources: dict[str, float]
-    address: str
+    name: str  # "head", "node-2", …; on a cluster that the lab did not start, the host's name
+    id: str  # Ray's
+    alive: bool  # False once Ray has noticed that it is gone
+    resources: dict[str, float]  # logical resources, such as {"CPU": 2.0}
+    address: str  # its IP address
 
     @property
     def cpus(self) -> float:
@@ -69,9 +61,7 @@ def check_worker_capacity(
 def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str, ours: bool = True) -> None:
     """Refuse a task that no node could ever run, not even if nothing else ran.
 
-    Args:
-        options: of ``ray.remote``: num_cpus (default 1), num_gpus, resources. Labels are ignored.
-        ours: as in `_refuse`.
+    `options`: num_cpus (default 1), num_gpus and resources, as for ``ray.remote``. Labels are ignored.
     """
     asked = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus")}
     each = {name: amount for name, amount in (asked | (options.get("resources") or {})).items() if amount}

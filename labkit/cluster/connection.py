@@ -36,9 +36,7 @@ def connect(
         ours: whether the lab started it. If not, the package labkit is sent along for its nodes.
         py_executable: what Ray's workers run instead of python.
 
-    Raises:
-        LabError: no cluster answers, or it refuses, or this process is connected to Ray by other means. Then
-            the environment is as it was before.
+    After a LabError the environment is as it was before.
     """
     attempt = f"connect to the cluster at {address}"
     refuse_another_session(attempt)
@@ -96,10 +94,8 @@ def disconnect() -> None:
 def set_environment(token_file: Path | None, *, authenticate: bool | None) -> None:
     """Set the token, and the variables that the reader has not set, also for a Ray that is imported.
 
-    Args:
-        token_file: of the cluster; None: Ray's own order counts.
-        authenticate: whether the cluster wants a token. A process that wants one can't use a cluster without.
-            None: not known, and Ray's own default counts.
+    `authenticate`: whether the cluster wants a token; a process that wants one can't use a cluster without.
+    Where one of the two is None, Ray's own order or default counts.
     """
     wanted: dict[str, str | None] = {k: v for k, v in ENVIRONMENT.items() if k not in os.environ}
     if token_file is not None:
@@ -165,16 +161,10 @@ def read_token(file: Path | None = None) -> str | None:
 
 
 def check_reachable(address: str, token: str | None) -> bool | None:
-    """Ask the cluster at ``host:port`` or ``ray://host:port`` for a sign of life.
+    """Whether the cluster at ``host:port`` or ``ray://host:port`` wants a token; a LabError if none answers.
 
-    Ray itself tries for one to two minutes before it reports that there is no answer. Any other address
-    ("auto"), and a cluster behind TLS, is left to Ray.
-
-    Returns:
-        Whether it wants a token; None where that is left to Ray.
-
-    Raises:
-        LabError: nothing answers there, or it refuses the token.
+    Ray itself tries for one to two minutes before it reports that. Any other address ("auto"), and a cluster
+    behind TLS, is left to Ray, with None where the answer is not known.
     """
     host, unknown = address.removeprefix("ray://"), True if token else None
     if ":" not in host or "/" in host or os.environ.get("RAY_USE_TLS") == "1":

@@ -33,31 +33,19 @@ _SOCKET_TAIL = len("/abcdef/session_2026-01-01_00-00-00_000000_0000000/sockets/p
 
 @dataclass(frozen=True)
 class Member:
-    """A running process of the lab.
-
-    Attributes:
-        process: itself.
-        group: what it belongs to: "cluster", "store", "spark-…".
-        node: the cluster's node that it runs on, or "".
-        session: its POSIX session. A node's daemons have one in common.
-        origin: the process that it descends from within its group; for a daemon, itself.
-        environment: its variables; empty if it has overwritten them.
-    """
+    """A running process of the lab."""
 
     process: psutil.Process
-    group: str
-    node: str
-    session: int
-    origin: psutil.Process
-    environment: dict[str, str] = field(repr=False, compare=False)  # with secrets
+    group: str  # what it belongs to: "cluster", "store", "spark-…"
+    node: str  # the cluster's node that it runs on, or ""
+    session: int  # its POSIX session; a node's daemons have one in common
+    origin: psutil.Process  # the process that it descends from within its group; for a daemon, itself
+    # Its variables, with secrets; empty if it has overwritten them.
+    environment: dict[str, str] = field(repr=False, compare=False)
 
     @property
     def pid(self) -> int:
         return self.process.pid
-
-    @property
-    def alive(self) -> bool:
-        return process_info.is_alive(self.process)
 
     @property
     def is_origin(self) -> bool:
@@ -94,8 +82,7 @@ def lab_id(home: Path) -> str:
 def running(home: Path, group: str | None = None, node: str | None = None, *, lab: str = "") -> list[Member]:
     """All running processes of a home on this host, or those of a group or node, oldest first.
 
-    Args:
-        lab: `lab_id` of the home, if that was removed.
+    `lab` is `lab_id` of the home, if that was removed.
     """
     lab = lab or lab_id(home)
     seen: dict[int, tuple] = {}  # (process, parent, session, environment) by pid

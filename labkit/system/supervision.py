@@ -58,10 +58,7 @@ def start(
 ) -> Started:
     """Start a program in a session of its own, and append its output to `log`.
 
-    Args:
-        group: what it belongs to, and is stopped with.
-        env: default: the environment of this process.
-        stdin: a file descriptor for it.
+    It is stopped with its group. `env` is this process's environment by default, `stdin` a file descriptor.
     """
     try:
         folder = os.getcwd()

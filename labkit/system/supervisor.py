@@ -40,17 +40,12 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 @dataclass
 class _Group:
-    """What is started and stopped together.
+    """What is started and stopped together."""
 
-    Attributes:
-        keep: seconds that it may run without a user.
-        users: by pid, with the connection on which each hears of the end.
-        since: when it lost its last one.
-    """
-
-    keep: float
+    keep: float  # seconds that it may run without a user
+    # By pid, with the connection on which each hears of the end.
     users: dict[int, tuple[psutil.Process, socket.socket]] = field(default_factory=dict)
-    since: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=time.monotonic)  # when it lost its last user
 
     def drop(self, pid: int) -> None:
         if (user := self.users.pop(pid, None)) is not None:
@@ -60,12 +55,9 @@ class _Group:
 
 
 class Supervisor:
-    """Answers requests until it has nothing left to look after.
+    """Answers requests on the socket `path` until it has nothing left to look after.
 
-    Args:
-        home: whose processes these are.
-        path: of its socket.
-        keep: seconds that a group may run without a user, at most.
+    A group may run for `keep` seconds without a user, at most.
     """
 
     def __init__(self, home: Path, path: Path, keep: float) -> None:
