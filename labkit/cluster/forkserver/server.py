@@ -60,6 +60,7 @@ def serve(kernel: int, early: list[str], modules: list[str], later: list[str]) -
     environment, path = _prepared(listener, owner)
     os.environ |= environment
     _import(modules)
+    _freeze()
     print(f"ready: {len(sys.modules)} modules", flush=True)
     request = _until_forked(listener, given | environment, owner, later)
     if request is not None:
@@ -110,6 +111,7 @@ def _until_forked(
                 workers[os.pidfd_open(pid)] = pid
         elif not ready:
             _import([later.pop(0)])
+            _freeze()
     return None
 
 
@@ -187,7 +189,10 @@ def _import(modules: Iterable[str]) -> None:
                 importlib.import_module(module)
         except Exception as error:
             print(f"could not import {module}: {error}", flush=True)
-    # What exists by now is never freed: the collector would only touch, and so copy, shared pages.
+
+
+def _freeze() -> None:
+    """Never free what exists by now: the collector would only touch, and so copy, shared pages."""
     gc.collect()
     gc.freeze()
 
