@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
-from labkit.cluster.ray_data_log import quiet
+from labkit.cluster.connection import quiet
 from labkit.display import tracebacks
 from labkit.display.figures import GREY, figure_style
 from labkit.display.formatting import UNKNOWN, count, seconds, short

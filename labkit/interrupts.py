@@ -24,8 +24,7 @@ _INSIST = 5.0  # seconds after the first interrupt from which another one raises
 def held() -> Iterator[Callable[[], None]]:
     """Hold interrupts back: one that comes in the block is raised by its next `check`, or at its end.
 
-    Yields `check`: call it in every loop that waits. In other threads, and where SIGINT is ignored, nothing
-    changes.
+    Yields `check`, for every loop that waits. In other threads, or if SIGINT is ignored, nothing changes.
     """
     came: float | None = None  # when the first interrupt did
     raised = False

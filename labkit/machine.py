@@ -151,9 +151,13 @@ def host_id() -> str:
     spaces = []
     with contextlib.suppress(OSError):
         spaces = [os.stat(f"/proc/self/ns/{name}").st_ino for name in ("pid", "net")]
-    boot = _read(Path("/proc/sys/kernel/random/boot_id")) or uuid.getnode()  # macOS has no boot id
-    digest = hashlib.sha256(f"{boot} {spaces}".encode()).digest()
+    digest = hashlib.sha256(f"{boot_id() or uuid.getnode()} {spaces}".encode()).digest()
     return base64.b32encode(digest)[:6].decode().lower()
+
+
+def boot_id() -> str:
+    """Identifies this boot of the machine; "" on macOS, which has no such id."""
+    return _read(Path("/proc/sys/kernel/random/boot_id"))
 
 
 def _read(path: Path) -> str:

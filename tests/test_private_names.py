@@ -32,7 +32,6 @@ RAY = {
     },
     "labkit/cluster/forkserver": {
         "ray.actor:ActorClassID.from_random": "forks: modules with actor classes draw ids at their import",
-        "ray:ObjectRef.from_random": "forks: the check that no two draw the same ids",
     },
     "labkit/faults.py": {
         "ray._raylet:InnerGcsClient.drain_node": "`faults.drain_node`",

@@ -16,16 +16,15 @@ import atexit
 import math
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from labkit import interrupts, machine
 from labkit.cluster import connection
 from labkit.cluster.capacity import Node
 from labkit.cluster.handle import Cluster
-from labkit.cluster.nodes import OBJECT_STORE_BYTES, NodeLauncher
+from labkit.cluster.nodes import OBJECT_STORE_BYTES, LocalCluster
 from labkit.cluster.preload import modules_of
-from labkit.display.progress import Waiting
 from labkit.errors import LabError, expect_int
 from labkit.settings import Settings
 
@@ -52,18 +51,16 @@ def start(
         cpus_per_node: logical CPUs of each. Default: together enough for the settings' workers and one more
             for Ray Data, and at least the machine's cores.
         object_store_bytes: shared memory of the head.
-        preload: what workers find imported, so that they start in a fraction of the time: "torch" or
-            "tensorflow"; an empty list: Ray starts them as always. It counts when this process connects; a
-            cluster that is connected already is not changed.
+        preload: what workers find imported, so that they start in a fraction of the time, once this process
+            connects: "torch" or "tensorflow"; an empty list: Ray starts them as always.
 
     Raises:
         LabError: a node did not start, or an argument has a value that cannot work.
         RunStopped: the reader interrupted; nothing is left running.
     """
     settings, modules = Settings.given(settings), modules_of(preload)
-    for name, count in (("nodes", nodes), ("cpus_per_node", cpus_per_node)):
-        if count is not None:
-            expect_int("start a cluster", name, count)
+    expect_int("start a cluster", "nodes", 1 if nodes is None else nodes)
+    expect_int("start a cluster", "cpus_per_node", 1 if cpus_per_node is None else cpus_per_node)
     expect_int("start a cluster", "object_store_bytes", object_store_bytes, least=78_643_200)  # as Ray wants
     running = current()
     undo = _stop_current if running is None else lambda: None
@@ -75,12 +72,14 @@ def start(
         else:
             connection.refuse_another_session("start a cluster")
             settings.make_home()
-            launcher = NodeLauncher(settings, modules)
-            with launcher.alone(check):
-                running = _find(launcher)
-                if running is None:
+            running = LocalCluster(settings, modules)
+            with running.alone(check):
+                if not running.find():
                     each = math.ceil(max(machine.cores(), settings.num_workers + 1) / (nodes or 1))
-                    return _start(launcher, nodes or 1, cpus_per_node or each, object_store_bytes, check)
+                    each = cpus_per_node or each
+                    running.start(nodes or 1, cpus=each, object_store_bytes=object_store_bytes, check=check)
+                    return _use(running)
+            _use(running)
     have = [node.cpus for node in running.nodes]
     other = (nodes or len(have)) != len(have) or any(cpus != (cpus_per_node or cpus) for cpus in have)
     if other and running.is_ours:
@@ -90,39 +89,6 @@ def start(
             stacklevel=2,
         )
     return running
-
-
-def _find(launcher: NodeLauncher) -> Cluster | None:
-    """The cluster of this home that an earlier kernel left running, or None."""
-    if launcher.find():
-        try:
-            return _use(Cluster(launcher.address, launcher=launcher))
-        except BaseException as error:
-            launcher.release()
-            if type(error) is not LabError or launcher.is_in_use:
-                raise  # another notebook may be training there
-            launcher.stop()  # it was ending anyway
-    return None
-
-
-def _start(
-    launcher: NodeLauncher, nodes: int, cpus: int, object_store_bytes: int, check: Callable[[], None]
-) -> Cluster:
-    """Start the head, connect to it, and start the other nodes."""
-    try:
-        with Waiting("starting the cluster", unit="nodes") as waiting:
-            waiting(0, 1)
-            launcher.start_head(cpus=cpus, object_store_bytes=object_store_bytes, on_wait=check)
-            cluster = _use(Cluster(launcher.address, launcher=launcher))
-        for _ in range(1, nodes):
-            cluster.add_node(cpus=cpus)
-    except BaseException:
-        # Also after an interrupt: half a cluster is of no use.
-        connection.disconnect()
-        launcher.release()
-        launcher.stop()
-        raise
-    return cluster
 
 
 def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
@@ -151,7 +117,9 @@ def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
         raise LabError(attempt, f"there is no token file {token}", "copy it from the cluster's head")
     left = "This process is connected to no cluster"
     with interrupts.stoppable(f"the connection to {address}", undo=_stop_current, left=left):
-        return _use(Cluster(address, token_file=token))
+        lab = Cluster(address, token_file=token)
+        lab.connect()
+        return _use(lab)
 
 
 def current() -> Cluster | None:
@@ -173,9 +141,8 @@ def peek() -> Cluster | None:
 
 
 def _use(cluster: Cluster) -> Cluster:
-    """Connect to a cluster, which then is the current one."""
+    """Make a cluster the current one."""
     global _current
-    cluster.connect()
     _current = cluster
     # A script stops its cluster when it exits. A kernel leaves that to the supervisor: it may be a restart.
     if cluster.is_ours and "ipykernel" not in sys.modules:

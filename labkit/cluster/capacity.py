@@ -14,21 +14,13 @@ QUIET_FOR = 20.0  # seconds without news of a run after which its panel says wha
 
 @dataclass(frozen=True)
 class Node:
-    """One node of a cluster, as Ray reports it.
+    """One node of a cluster, as Ray reports it."""
 
-    Attributes:
-        name: "head", "node-2", …; on a cluster that the lab did not start, the host's name.
-        id: Ray's id of the node.
-        alive: False once Ray has noticed that it is gone.
-        resources: logical resources, such as ``{"CPU": 2.0}``.
-        address: the node's IP address.
-    """
-
-    name: str
-    id: str
-    alive: bool
-    resources: dict[str, float]
-    address: str
+    name: str  # "head", "node-2", …; on a cluster that the lab did not start, the host's name
+    id: str  # Ray's
+    alive: bool  # False once Ray has noticed that it is gone
+    resources: dict[str, float]  # logical resources, such as {"CPU": 2.0}
+    address: str  # its IP address
 
     @property
     def cpus(self) -> float:
@@ -51,55 +43,55 @@ def check_worker_capacity(
 ) -> None:
     """See `Cluster.check_capacity`; `ours` is as in `_refuse`."""
     expect_int("start workers", "workers", workers)
-    each = f"{cpus_per_worker:g} CPU" + (f" and {gpus_per_worker:g} GPU" if gpus_per_worker else "")
-    attempt = f"start {workers} worker{'s' * (workers != 1)} with {each} each"
+    each = {"CPU": cpus_per_worker} | ({"GPU": gpus_per_worker} if gpus_per_worker else {})
+    attempt = f"start {workers} worker{'s' * (workers != 1)} with {_amounts(each)} each"
     more = "lab.add_node(cpus=…)" if ours else "a larger cluster"
-    places = sum(_places(node, cpus_per_worker, gpus_per_worker) for node in nodes)
+    places = sum(_places(node, each) for node in nodes)
+    used, cpus = workers * cpus_per_worker, sum(node.cpus for node in nodes)
     if places < workers:
-        has = ", ".join(f"{n.name} {n.cpus:g} CPU" + (f" {n.gpus:g} GPU" if n.gpus else "") for n in nodes)
-        fact = f"the cluster has room for {places} of them ({has or 'no node'})"
+        fact = f"the cluster has room for {places} of them ({_available(nodes, each)})"
         fix = f"num_workers={places}, or {more}" if places else f"ask for less per worker, or {more}"
         _refuse(attempt, fact, fix, ours=ours)
-        return
-    used, cpus = workers * cpus_per_worker, sum(node.cpus for node in nodes)
-    if data and cpus - used < 1:
+    elif data and cpus - used < 1:
         fact = f"they would use {used:g} of {cpus:g} CPUs, and the data pipeline needs one itself"
         fix = f"one worker fewer, resources_per_worker={{'CPU': 0.5}}, or {more}"
         _refuse(f"{attempt}, fed by Ray Data", fact, fix, ours=ours)
 
 
-def _places(node: Node, cpus: float, gpus: float) -> int:
-    wanted = [(have, each) for have, each in ((node.cpus, cpus), (node.gpus, gpus)) if each]
-    return min((math.floor(have / each + 1e-9) for have, each in wanted), default=10**6)
-
-
 def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str, ours: bool = True) -> None:
     """Refuse a task that no node could ever run, not even if nothing else ran.
 
-    Args:
-        options: of ``ray.remote``: num_cpus (default 1), num_gpus, resources. Labels are ignored.
-        ours: as in `_refuse`.
-
-    Raises:
-        LabError: with what the task asks for, and what the nodes have.
+    `options`: num_cpus (default 1), num_gpus and resources, as for ``ray.remote``. Labels are ignored.
     """
-    wanted = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus")}
-    wanted |= options.get("resources") or {}
-    wanted = {name: amount for name, amount in wanted.items() if amount}
-    if any(all(n.resources.get(name, 0) >= amount for name, amount in wanted.items()) for n in nodes):
+    asked = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus")}
+    each = {name: amount for name, amount in (asked | (options.get("resources") or {})).items() if amount}
+    if any(_places(node, each) for node in nodes):
         return
-    asked = " and ".join(f"{amount:g} {name}" for name, amount in wanted.items())
-    has = "; ".join(f"{n.name} " + ", ".join(f"{n.resources.get(w, 0):g} {w}" for w in wanted) for n in nodes)
-    fact = f"each needs {asked} of one node, and no node has that ({has})"
+    fact = f"each needs {_amounts(each)} of one node, and no node has that ({_available(nodes, each)})"
     fix = "ask for less, or add a node that has it, as in lab.add_node(cpus=1, resources={…})"
     _refuse(attempt, fact, fix, ours=ours)
 
 
-def waits_for(turns: Sequence[list[dict[str, float]]] = ()) -> str:
-    """What the first placement group that waits wants, and what is free of it; "" if none of this job waits.
+def _places(node: Node, each: dict[str, float]) -> int:
+    """How many times a node has these resources."""
+    times = (math.floor(node.resources.get(name, 0) / n + 1e-9) for name, n in each.items() if n)
+    return min(times, default=10**6)
 
-    Args:
-        turns: bundles of trials. While one of them has its group, the others wait for their turn.
+
+def _amounts(each: dict[str, float]) -> str:
+    return " and ".join(f"{amount:g} {name}" for name, amount in each.items())
+
+
+def _available(nodes: list[Node], each: dict[str, float]) -> str:
+    """What each node has of these resources."""
+    has = [" ".join([n.name, *(f"{n.resources.get(one, 0):g} {one}" for one in each)]) for n in nodes]
+    return ", ".join(has) or "no node"
+
+
+def waits_for(turns: Sequence[list[dict[str, float]]] = ()) -> str:
+    """What the first placement group of this job that waits wants, and what is free of it; "" if none waits.
+
+    `turns` are bundles of trials: while one of them has its group, the others wait for their turn.
     """
     import ray
 
@@ -121,11 +113,9 @@ def waits_for(turns: Sequence[list[dict[str, float]]] = ()) -> str:
 
 
 def _refuse(attempt: str, fact: str, fix: str, *, ours: bool) -> None:
-    """Raise a LabError for what has no room on the nodes that are there; or only warn.
+    """Raise a LabError for what has no room; only warn if the lab did not start the cluster (`ours`).
 
-    Args:
-        ours: whether the lab started the cluster. No other nodes ever join such a cluster. On any other one
-            an autoscaler may be waiting for the request, which is what makes it start nodes.
+    Such a cluster's autoscaler may be waiting for the request, which is what makes it start nodes.
     """
     if ours:
         raise LabError(attempt, f"{fact}, and Ray would wait forever", fix)

@@ -1,7 +1,4 @@
-"""This process's side of a connection to Ray: its environment, the check of the address, and `ray.init`.
-
-The only file of this package, but for the fork server, that uses undocumented names of Ray.
-"""
+"""This process's side of a connection to Ray: its environment, the check of the address, and `ray.init`."""
 
 import contextlib
 import logging
@@ -10,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from labkit.cluster import ray_data_log
 from labkit.errors import LabError
 from labkit.settings import PACKAGE_ROOT
 
@@ -19,7 +15,7 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # silent, and no waiting for a network that is not there
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # seconds between a controller's looks at its workers, not 2
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # the panel shows progress; Ray Data would print lines
-    "RAY_DATA_LOG_LEVEL": "WARNING",  # the same; `ray_data_log`
+    "RAY_DATA_LOG_LEVEL": "WARNING",  # the same; `quiet`
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # on macOS, Ray starts only one node without it
 }
 # A call without effect to the head's server, and to its server for Ray clients.
@@ -27,6 +23,7 @@ _HEAD, _CLIENTS = "/ray.rpc.NodeInfoGcsService/CheckAlive", "/ray.rpc.RayletDriv
 
 # Variable → its value before, and the one that was set; None: it was not there, or was removed.
 _changed: dict[str, tuple[str | None, str | None]] = {}
+_ray_data_shows_from = logging.INFO  # as Ray Data's own handler has it
 
 
 def connect(
@@ -39,9 +36,7 @@ def connect(
         ours: whether the lab started it. If not, the package labkit is sent along for its nodes.
         py_executable: what Ray's workers run instead of python.
 
-    Raises:
-        LabError: no cluster answers, or it refuses, or this process is connected to Ray by other means. Then
-            the environment is as it was before.
+    After a LabError the environment is as it was before.
     """
     attempt = f"connect to the cluster at {address}"
     refuse_another_session(attempt)
@@ -61,10 +56,10 @@ def connect(
         try:
             context = ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
-            # "Initialization failure from server:" comes with a traceback of that server.
-            first, *rest = str(error).strip().splitlines()
-            cause = f" {rest[-1].strip()[:200]}" if rest and first.endswith(":") else ""
-            fact = f"Ray says: {first[:200]}{cause}"
+            lines = str(error).strip().splitlines()  # with a traceback of a server for clients that fails
+            fact = "Ray says: " + " … ".join(
+                line.strip()[:200] for line in dict.fromkeys((lines[0], lines[-1]))
+            )
             fix = "check it with `ray status` on its head; it needs this process's versions of Ray and Python"
             raise LabError(attempt, fact, fix) from error
     except BaseException:
@@ -74,10 +69,7 @@ def connect(
 
 
 def refuse_another_session(attempt: str) -> None:
-    """Raise a LabError if the reader's own `ray.init()` has a session in this process.
-
-    To end it would end a local cluster, with all actors and objects.
-    """
+    """Raise a LabError if the reader's own `ray.init()` has a session here, which may be a local cluster."""
     if "ray" in sys.modules:
         import ray  # another thread may not be done with it
 
@@ -102,10 +94,8 @@ def disconnect() -> None:
 def set_environment(token_file: Path | None, *, authenticate: bool | None) -> None:
     """Set the token, and the variables that the reader has not set, also for a Ray that is imported.
 
-    Args:
-        token_file: of the cluster; None: Ray's own order counts.
-        authenticate: whether the cluster wants a token. A process that wants one itself can't be used by a
-            cluster without. None: not known, and Ray's own default counts.
+    `authenticate`: whether the cluster wants a token; a process that wants one can't use a cluster without.
+    Where one of the two is None, Ray's own order or default counts.
     """
     wanted: dict[str, str | None] = {k: v for k, v in ENVIRONMENT.items() if k not in os.environ}
     if token_file is not None:
@@ -120,7 +110,7 @@ def set_environment(token_file: Path | None, *, authenticate: bool | None) -> No
     _reread_environment()
     # Ray Data would report once that its bars are off.
     logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
-    ray_data_log.quiet()
+    quiet()
     if "ray.data" in sys.modules and os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] == "1":
         from ray.data import DataContext
 
@@ -142,6 +132,23 @@ def _reread_environment() -> None:
         AuthenticationTokenLoader.instance().reset_cache()
 
 
+def quiet(level: int = logging.WARNING) -> int:
+    """Show Ray Data's log lines from `level` on, and return the level before.
+
+    Its log file keeps the others, but for those below the level that was set before Ray Data was imported.
+    """
+    global _ray_data_shows_from
+    if not isinstance(level, int):
+        raise LabError("quieten Ray Data's log", f"the level is {level!r}", "quiet(logging.ERROR)")
+    if "ray.data" not in sys.modules:  # it is read at the import
+        os.environ.setdefault("RAY_DATA_LOG_LEVEL", str(logging.getLevelName(level)))
+    for handler in logging.getLogger("ray.data").handlers:  # none before
+        if handler.name == "console":
+            handler.setLevel(level)
+    before, _ray_data_shows_from = _ray_data_shows_from, level
+    return before
+
+
 def read_token(file: Path | None = None) -> str | None:
     """The token in `file`; by default the one that Ray takes, in its order. None if there is none."""
     if file is None:
@@ -154,16 +161,10 @@ def read_token(file: Path | None = None) -> str | None:
 
 
 def check_reachable(address: str, token: str | None) -> bool | None:
-    """Ask the cluster at ``host:port`` or ``ray://host:port`` for a sign of life.
+    """Whether the cluster at ``host:port`` or ``ray://host:port`` wants a token; a LabError if none answers.
 
-    Ray itself tries for one to two minutes before it reports that there is no answer. Any other address
-    ("auto"), and a cluster behind TLS, is left to Ray.
-
-    Returns:
-        Whether it wants a token; None where that is left to Ray.
-
-    Raises:
-        LabError: nothing answers there, or it refuses the token.
+    Ray itself tries for one to two minutes before it reports that. Any other address ("auto"), and a cluster
+    behind TLS, is left to Ray, with None where the answer is not known.
     """
     host, unknown = address.removeprefix("ray://"), True if token else None
     if ":" not in host or "/" in host or os.environ.get("RAY_USE_TLS") == "1":

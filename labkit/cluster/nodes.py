@@ -1,4 +1,4 @@
-"""Nodes of a cluster on this machine: the `ray start` commands, and the launcher that runs them."""
+"""A cluster on this machine: the `ray start` commands of its nodes, what grows, shrinks and stops it."""
 
 import contextlib
 import importlib
@@ -13,9 +13,13 @@ from pathlib import Path
 
 import psutil
 
+from labkit import interrupts
 from labkit.cluster import connection
+from labkit.cluster.capacity import Node
+from labkit.cluster.handle import Cluster
 from labkit.cluster.preload import Modules, Preloader
-from labkit.errors import LabError
+from labkit.display.progress import Waiting
+from labkit.errors import LabError, expect_int
 from labkit.files import private_file
 from labkit.interrupts import alone, wait_until
 from labkit.machine import free_port
@@ -28,6 +32,7 @@ START_TIMEOUT = 180  # seconds for one `ray start`; a cold disk needs 40, a mach
 # A raylet ends if its dashboard agent, a Python program, hasn't started within 15 s (its log: "Timed out
 # waiting for file"), and `ray start` then waits 30 s for it. Neither can be set: ray-project/ray 65983.
 _TOO_BUSY = "timed out during startup"
+_NOTICED_WITHIN = 30  # seconds until the head has noticed that a node has joined or gone
 _ATTEMPTS = 3  # each reads more of what the next one needs from the disk
 # `ray start` takes a second or two until it binds ports that were free before, and another program may be
 # quicker: the head's port, the dashboard's, and that again after `ray start` tried it. Or two free ports that
@@ -57,27 +62,24 @@ _FORKED = {
 }
 
 
-class NodeLauncher:
-    """Starts and stops the nodes of the home's cluster on this machine, and their fork servers.
-
-    Args:
-        settings: its home has the token, and usually Ray's folder.
-        modules: what the fork servers import; None: Ray starts its workers by itself.
+class LocalCluster(Cluster):
+    """The cluster of the home on this machine: its nodes with their fork servers.
 
     Attributes:
         token: the file with its authentication token.
         folder: Ray's folder for sockets and logs.
         preloader: the fork servers; None where Ray starts its workers by itself.
-        address, dashboard_url: of the cluster, once its head runs.
     """
 
-    address = dashboard_url = ""
+    is_ours = True
 
     def __init__(self, settings: Settings, modules: Modules | None) -> None:
+        super().__init__("")
         self._home = settings.home
         self.token = settings.home / "ray-token"
         private_file(self.token, secrets.token_hex(32))  # at its first use
         self.folder = family.make_folder(settings.home)
+        self.log_dir = self.folder / "session_latest" / "logs"
         self.preloader = None
         if settings.preload and modules and Preloader.is_possible():
             self.preloader = Preloader(self._home, self.folder, modules)
@@ -88,34 +90,147 @@ class NodeLauncher:
         path, seconds = self.folder / "starting", 2 * START_TIMEOUT
         return alone(path, seconds=seconds, check=check, attempt="start a cluster")
 
+    def find(self) -> bool:
+        """Connect to the cluster that an earlier kernel left running. What it has left half is stopped."""
+        supervision.use(self._home, GROUP)
+        facts = supervision.noted(self._home, GROUP, {"address": str, "dashboard": str})
+        self._find_head()
+        if facts and self._has_head():
+            self.address, self.dashboard_url = facts.values()
+            try:
+                self.connect()
+                return True
+            except BaseException as error:
+                self._abandon()
+                if type(error) is not LabError or self._is_in_use():
+                    raise  # another notebook may be training there
+        supervision.stop(self._home, GROUP)  # it was ending anyway
+        return False
+
+    def start(self, nodes: int, *, cpus: int, object_store_bytes: int, check: Callable[[], None]) -> None:
+        """Start the head, connect to it, and start the other nodes. `check` is called while it waits."""
+        try:
+            with Waiting("starting the cluster", unit="nodes") as waiting:
+                waiting(0, 1)
+                self._start_head(cpus, object_store_bytes, check)
+                self.connect()
+            for _ in range(1, nodes):
+                self.add_node(cpus=cpus)
+        except BaseException:
+            # Also after an interrupt: half a cluster is of no use.
+            self._abandon()
+            supervision.stop(self._home, GROUP)
+            raise
+
     def connect(self) -> None:
-        """Become one of the cluster's users, and connect this process to it."""
+        """See `Cluster.connect`; before that, become one of the cluster's users."""
         # In this order: another kernel that stops meanwhile lets the cluster run.
         supervision.use(self._home, GROUP)
         executable = self.preloader.py_executable if self.preloader is not None else None
         connection.connect(self.address, token_file=self.token, ours=True, py_executable=executable)
+        if self._running and self.preloader is not None:  # its servers are for the connection before
+            self.preloader.stop()
+        self._begin()
+        self._preload(node.name for node in self.nodes)
 
-    def find(self) -> bool:
-        """Whether an earlier kernel has left a cluster that runs. What it has left half is stopped."""
-        supervision.use(self._home, GROUP)
-        facts = supervision.noted(self._home, GROUP, {"address": str, "dashboard": str})
-        self._find_head()
-        if facts and self.has_head():
-            self.address, self.dashboard_url = facts.values()
-            return True
-        supervision.stop(self._home, GROUP)
-        return False
+    @property
+    def is_running(self) -> bool:
+        return self._running and self._has_head()
+
+    def _answers(self) -> bool:
+        return True  # `is_running` looks at its processes
+
+    def add_node(self, *, cpus: int | None = None, resources: dict[str, float] | None = None) -> Node:
+        """Start one more node on this machine, and wait until it has joined the cluster.
+
+        Args:
+            cpus: its logical CPUs (default: as many as the head has).
+            resources: custom resources, such as ``{"fast_disk": 1}``.
+
+        Raises:
+            LabError: the node did not join.
+            RunStopped: the reader interrupted; the node is gone again.
+        """
+        known = self._all_nodes()
+        cpus = int(known[0].cpus) if cpus is None else cpus
+        expect_int("add a node", "cpus", cpus, least=0)
+        names = {node.name for node in known}
+        name = next(f"node-{k}" for k in range(2, 1000) if f"node-{k}" not in names)
+        undo = interrupts.stoppable(f"the start of {name}", undo=lambda: self._stop_node(name))
+        with undo as check, Waiting(f"starting {name}", unit="nodes") as waiting:
+            waiting(0, 1)
+            for node in known:
+                if not node.alive:  # its raylet ended by itself, and has left something behind
+                    self._stop_node(node.name)
+            # The head's monitor reads the logs of all nodes of this machine: a second one costs 0.7 s of CPU,
+            # and would send each line twice.
+            options = [f"--address={self.address}", "--include-log-monitor=false"]
+            options.append(f"--resources={json.dumps(resources or {})}")
+            self._start(name, lambda: options, cpus, OBJECT_STORE_BYTES, check)
+            self._wait_for(name, True, check)
+            self._preload([name])
+        return next(node for node in self.nodes if node.name == name)
+
+    def remove_node(self, node: "Node | str") -> None:
+        """Stop the processes of one node, as if its machine were switched off; wait until Ray has noticed.
+
+        Raises:
+            LabError: there is no such node, it is the head (the cluster would end), or it does not go.
+        """
+        name = node.name if isinstance(node, Node) else node
+        others = [n.name for n in self.nodes if n.name != "head"]
+        if name not in others:
+            fact = "it is the head: the cluster would end" if name == "head" else "there is no such node"
+            fix = f"use one of these: {', '.join(others) or 'none'}; lab.stop() ends all"
+            raise LabError(f"remove the node {name!r}", fact, fix)
+        left = f"The processes of {name} have ended"
+        with interrupts.stoppable(f"the removal of {name}", left=left) as check:
+            self._stop_node(name)
+            self._wait_for(name, False, check)
+
+    def _wait_for(self, name: str, there: bool, check: Callable[[], None]) -> None:
+        """Wait until the head lists a node, or no longer."""
+
+        def noticed() -> bool:
+            return (name in [node.name for node in self.nodes]) == there
+
+        if not wait_until(noticed, seconds=_NOTICED_WITHIN, check=check):
+            attempt = f"{'add' if there else 'remove'} {name}"
+            fact = f"the head {'does not list' if there else 'still lists'} it after {_NOTICED_WITHIN} s"
+            fix = f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again"
+            raise LabError(attempt, fact, fix)
+
+    def _leave(self) -> None:
+        if self.preloader is not None:
+            self.preloader.stop()
+        supervision.leave(self._home, GROUP)
+
+    def _end(self) -> None:
+        if self._is_in_use():
+            print("another notebook still uses the cluster (python -m labkit stop ends it)")
+        else:
+            supervision.stop(self._home, GROUP)
+
+    def _is_in_use(self) -> bool:
+        return bool(supervision.users(self._home).get(GROUP))
+
+    def _not_forked(self) -> str:
+        return self.preloader.not_forked(node.name for node in self.nodes) if self.preloader else ""
+
+    # -- its nodes ----------------------------------------------------------------------------------
+
+    def _stop_node(self, name: str) -> None:
+        supervision.stop(self._home, GROUP, node=name)
 
     def _find_head(self) -> None:
         members = [one for one in family.running(self._home, GROUP, "head") if one.is_origin]
         self._head = [one.process for one in members if one.program in _HEAD]
 
-    def has_head(self) -> bool:
+    def _has_head(self) -> bool:
         """Whether the processes that the head can't do without are running."""
         return len(self._head) == len(_HEAD) and all(map(process_info.is_alive, self._head))
 
-    def start_head(self, *, cpus: int, object_store_bytes: int, on_wait: Callable[[], object]) -> None:
-        """Start the head. `on_wait` is called several times a second."""
+    def _start_head(self, cpus: int, object_store_bytes: int, check: Callable[[], None]) -> None:
         supervision.use(self._home, GROUP)
         # Ray reads its environment when it is imported. That takes a second of this process, while the node's
         # processes take several.
@@ -135,23 +250,12 @@ class NodeLauncher:
                 f"--temp-dir={self.folder}",
             ]
 
-        output = self._start("head", options, cpus, object_store_bytes, on_wait)
-        found = re.search(r"Local node IP: (\S+)", re.sub(r"\x1b\[[\d;]*m", "", output))  # without colours
-        if found is None:
-            fact = "`ray start` did not print its address"
-            raise LabError("start the head", fact, "report this with the version of Ray")
-        self.address, self.dashboard_url = f"{found[1]}:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
+        output = self._start("head", options, cpus, object_store_bytes, check)
+        without_colours = re.sub(r"\x1b\[[\d;]*m", "", output)
+        host = re.search(r"Local node IP: (\S+)", without_colours)[1]
+        self.address, self.dashboard_url = f"{host}:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
         self._find_head()
         supervision.note(self._home, GROUP, {"address": self.address, "dashboard": self.dashboard_url})
-
-    def start_node(
-        self, name: str, *, cpus: int, resources: dict[str, float] | None, on_wait: Callable[[], object]
-    ) -> None:
-        # The head's monitor reads the logs of all nodes of this machine: a second one costs 0.7 s of CPU, and
-        # would send each line twice.
-        options = [f"--address={self.address}", "--include-log-monitor=false"]
-        options.append(f"--resources={json.dumps(resources or {})}")
-        self._start(name, lambda: options, cpus, OBJECT_STORE_BYTES, on_wait)
 
     def _start(
         self,
@@ -159,7 +263,7 @@ class NodeLauncher:
         options: Callable[[], list[str]],
         cpus: int,
         object_store_bytes: int,
-        on_wait: Callable[[], object],
+        check: Callable[[], None],
     ) -> str:
         """Start a node, again if the machine was too busy or a port was taken; return what it printed."""
         log = self.folder / f"start-{name}.log"
@@ -169,10 +273,10 @@ class NodeLauncher:
             # Several nodes, and several clusters, on one machine.
             command += ["--min-worker-port=0", "--max-worker-port=0"]
             command += [f"--dashboard-agent-listen-port={free_port()}"]
-            output, status = self._run(name, command, log, on_wait)
+            output, status = self._run(name, command, log, check)
             if not status:
                 return output
-            self.stop_node(name)
+            self._stop_node(name)
             again = status == supervision.UNKNOWN or any(text in output for text in (_TOO_BUSY, *_PORT_TAKEN))
             if not again:
                 break
@@ -180,35 +284,26 @@ class NodeLauncher:
         fact = "its dashboard did not start" if _NO_DASHBOARD in output else f"`ray start` failed: {last}"
         raise LabError(f"start {name}", fact, f"read all of it in {log}")
 
-    def _run(
-        self, name: str, options: list[str], log: Path, on_wait: Callable[[], object]
-    ) -> tuple[str, int]:
+    def _run(self, name: str, options: list[str], log: Path, check: Callable[[], None]) -> tuple[str, int]:
         """Run one `ray start` while its fork server imports; returns what it printed, and its status."""
         log.unlink(missing_ok=True)
         env = {"RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_TIMEOUT), **os.environ, **connection.ENVIRONMENT}
         for other in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):  # of another cluster
             env.pop(other, None)
         env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token), NODE_NAME: name}
-        python = None
+        python = sys.executable
         if self.preloader is not None:
             env |= _FORKED
             self.preloader.prepare(name, env)
             python = self.preloader.make_launcher()
-        command = [sys.executable, "-P", "-c", _PROGRAM, str(python or sys.executable), "start", *options]
+        command = [sys.executable, "-P", "-c", _PROGRAM, python, "start", *options]
         process = supervision.start(self._home, command, group=GROUP, log=log, env=env)
-        status = None
-
-        def ended() -> bool:
-            nonlocal status
-            status = process.status()
-            return status is not None
-
-        if not wait_until(ended, seconds=START_TIMEOUT, check=on_wait):
+        if not wait_until(lambda: process.status() is not None, seconds=START_TIMEOUT, check=check):
             fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
             raise LabError(f"start {name}", f"`ray start` takes more than {START_TIMEOUT} s", fix)
-        return log.read_text(errors="replace"), status
+        return log.read_text(errors="replace"), process.status()
 
-    def preload(self, nodes: Iterable[str]) -> None:
+    def _preload(self, nodes: Iterable[str]) -> None:
         """Let the fork servers of these nodes fork the workers of this process's connection."""
         if self.preloader is not None:
             import ray
@@ -217,19 +312,3 @@ class NodeLauncher:
             for one in family.running(self._home, GROUP):
                 if one.is_origin and one.program == "raylet" and one.node in wanted:
                     self.preloader.serve(one.node, one.process, job_id=job_id)
-
-    def stop_node(self, name: str) -> None:
-        supervision.stop(self._home, GROUP, node=name)
-
-    def release(self) -> None:
-        """End this process's use of the cluster."""
-        if self.preloader is not None:
-            self.preloader.stop()
-        supervision.leave(self._home, GROUP)
-
-    @property
-    def is_in_use(self) -> bool:
-        return bool(supervision.users(self._home).get(GROUP))
-
-    def stop(self) -> None:
-        supervision.stop(self._home, GROUP)

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import psutil
 
-from labkit.cluster.forkserver.worker import REFUSED, UNFIT
+from labkit.cluster.forkserver.worker import REFUSED
 from labkit.errors import LabError
 from labkit.files import atomic_write
 from labkit.settings import NODE_NAME
-from labkit.system import family, supervision
+from labkit.system import family, process_info, supervision
 
 Modules = tuple[Sequence[str], Sequence[str], Sequence[str]]
 
@@ -43,11 +43,7 @@ MODULES: dict[str, Modules] = {
 
 
 def modules_of(preload: str | Sequence[str]) -> Modules | None:
-    """The modules that ``cluster.start(preload=…)`` names; None for none.
-
-    Raises:
-        LabError: it has another value. Workers import all other modules by themselves.
-    """
+    """The modules that ``cluster.start(preload=…)`` names; None for none."""
     if not preload:
         return None
     if isinstance(preload, str) and preload in MODULES:
@@ -59,16 +55,12 @@ def modules_of(preload: str | Sequence[str]) -> Modules | None:
 class Preloader:
     """The fork servers of one process that is connected to Ray, one for each node.
 
-    Args:
-        home: of the lab.
-        folder: for their sockets and logs; only this user can enter it.
-        modules: what they import.
+    Their sockets and logs are in `folder`, which only this user can enter.
     """
 
     def __init__(self, home: Path, folder: Path, modules: Modules) -> None:
         self._home, self._modules, self._folder = home, modules, folder
-        # By the names of their nodes: each with its socket; None for one that has ended at once.
-        self._servers: dict[str, tuple[psutil.Process | None, Path]] = {}
+        self._servers: dict[str, tuple[int, Path]] = {}  # pid and socket, by the names of their nodes
 
     @staticmethod
     def is_possible() -> bool:
@@ -85,11 +77,12 @@ class Preloader:
         client = Path(__file__).parent / "forkserver" / "client.py"
         return shlex.join([sys.executable, "-I", "-S", str(client), str(self._folder / "fork")])
 
-    def make_launcher(self) -> Path | None:
-        """Write a script for a node to use as its Python. None if the folder's file system forbids programs.
+    def make_launcher(self) -> str:
+        """Write a script for a node to use as its Python, and return its path.
 
         Ray prepares each worker in a Python that imports ray (0.6 s) before it becomes `py_executable`.
-        The script has that forked too, and runs Python for everything else.
+        The script has that forked too, and runs Python for everything else. Where the folder's file system
+        forbids programs, the node uses Python itself.
         """
         path = self._folder / "python"
         lines = ["#!/bin/sh", 'case "$1" in', f'*/setup_worker.py) exec {self.py_executable} "$@" ;;', "esac"]
@@ -98,14 +91,13 @@ class Preloader:
         try:
             subprocess.run([path, "-I", "-S", "-c", ""], check=True)
         except (OSError, subprocess.CalledProcessError):
-            return None
-        return path
+            return sys.executable
+        return str(path)
 
     def prepare(self, node: str, environment: Mapping[str, str]) -> None:
         """Start the server of a node, which may not exist yet: it imports while the node starts.
 
-        Args:
-            environment: of the node's raylet, and so of its workers.
+        The node's raylet has this environment, and so have its workers.
         """
         # Ray's variables follow with the node's job. A raylet removes LD_PRELOAD for its workers.
         given = {k: v for k, v in environment.items() if not k.startswith("RAY_")}
@@ -122,18 +114,12 @@ class Preloader:
             path.chmod(0o600)
             listener.listen(128)  # requests during the imports wait for their end
             started = supervision.start(self._home, command, stdin=listener.fileno(), **about)
-        server = None
-        with contextlib.suppress(psutil.Error):  # it has ended already
-            server = psutil.Process(started.pid)
-        self._servers[node] = server, path
+        self._servers[node] = started.pid, path
 
     def serve(self, node: str, raylet: psutil.Process, *, job_id: str) -> None:
-        """Let a node's server fork the workers of a job. Workers that start while it imports wait for it.
+        """Let the server of a node fork the workers of a job (in hex). Workers that start meanwhile wait.
 
-        Args:
-            node, raylet: its name, and its main process.
-            job_id: of the connection, in hex. Ray reads it, and the raylet's pid, at its import: a server is
-                for one job on one node.
+        Ray reads the job and the pid of its raylet at its import, so a server is for one job on one node.
         """
         # If the raylet or the server has ended meanwhile, Ray's workers start as always.
         with contextlib.suppress(psutil.Error, OSError):
@@ -143,11 +129,11 @@ class Preloader:
             rays = {k: v for k, v in environment.items() if k.startswith("RAY_")}
             rays |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
             path = self._folder / f"fork-{job_id}-{raylet.pid}"  # where the clients look
-            process, prepared = self._servers[node]
+            pid, prepared = self._servers[node]
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
                 server.connect(str(prepared))
                 server.send(json.dumps({"environment": rays, "path": str(path)}).encode())
-            self._servers[node] = process, prepared.rename(path)
+            self._servers[node] = pid, prepared.rename(path)
 
     def not_forked(self, nodes: Iterable[str]) -> str:
         """Why workers of this connection were started as new Pythons; empty if all of them were forked."""
@@ -155,7 +141,7 @@ class Preloader:
         for node in nodes:
             with contextlib.suppress(OSError):
                 lines += self._log_of(node).read_text(errors="replace").splitlines()
-        return next((line for line in reversed(lines) if line.startswith((REFUSED, UNFIT))), "")
+        return next((line for line in reversed(lines) if line.startswith(REFUSED)), "")
 
     def _log_of(self, node: str) -> Path:
         """What the server of a node could not import, and which requests it refused."""
@@ -163,10 +149,9 @@ class Preloader:
 
     def stop(self) -> None:
         """End the servers: each is for one connection. The workers that they forked go on."""
-        for server, path in self._servers.values():
-            if server is not None:
-                with contextlib.suppress(psutil.Error):
-                    server.terminate()
-                    server.wait(timeout=3)
+        pids = {pid for pid, _ in self._servers.values()}
+        members = family.running(self._home, family.CLUSTER) if pids else []
+        process_info.terminate([one.process for one in members if one.pid in pids], grace=3)
+        for _, path in self._servers.values():
             path.unlink(missing_ok=True)
         self._servers.clear()

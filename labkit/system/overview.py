@@ -34,9 +34,7 @@ def processes() -> Table:
     """One row for each program on each node: its processes, their memory in MB, what it does.
 
     A page of memory that several processes share counts in parts, so that the sum is what they use together.
-
-    Raises:
-        LabError: the lab runs nothing on this machine.
+    A `LabError` says that the lab runs nothing on this machine.
     """
     rows = [
         (*where, len(found), round(sum(map(process_info.memory, found)) / 1e6), _PURPOSES.get(where[1], ""))
@@ -47,10 +45,7 @@ def processes() -> Table:
 
 
 def ports() -> Table:
-    """One row for each program on each node that listens: from where it can be reached, on which TCP ports.
-
-    Raises: as in `processes`.
-    """
+    """One row for each program on each node that listens: from where it is reached, on which TCP ports."""
     rows = []
     for where, found in _programs().items():
         open_ports = set().union(*(process_info.listening(process.pid) for process in found))

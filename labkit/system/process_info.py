@@ -1,58 +1,36 @@
-"""Processes of this machine: their identity, environment, memory and name, and how to terminate them."""
+"""Processes of this machine: their identity, memory, ports and name, and how to terminate them."""
 
 import contextlib
 import os
 import signal
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from labkit import machine
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessIdentity:
-    """Identifies one process: pid plus start time plus boot id, because the OS reuses pids.
 
-    Attributes:
-        created: when it started, in seconds since the boot; the wall clock may be adjusted at any time.
-        boot: id of this boot of the machine; empty where the system has none.
+def identity(pid: int) -> dict[str, Any]:
+    """Identifies the process that has `pid` now, because pids are reused: `pid`, `created`, `boot`.
+
+    `created` is in seconds since the boot, because the wall clock may be adjusted at any time. Empty if no
+    process with that pid runs.
     """
-
-    pid: int
-    created: float
-    boot: str
-
-    @classmethod
-    def of(cls, pid: int) -> "ProcessIdentity":
-        """The process that has `pid` now. If there is none, the identity is one that is not alive."""
-        boot, created = Path("/proc/sys/kernel/random/boot_id"), 0.0
-        with contextlib.suppress(psutil.Error, ValueError, OverflowError):
-            if not has_ended(process := psutil.Process(pid)):
-                # psutil adds the time of the boot, which moves with the clock.
-                created = process.create_time() - psutil.boot_time()
-        return cls(pid=pid, created=created, boot=boot.read_text().strip() if boot.exists() else "")
-
-    @property
-    def alive(self) -> bool:
-        """Whether this very process still runs. A zombie does not."""
-        now = ProcessIdentity.of(self.pid)
-        return now.created > 0 and self.boot == now.boot and abs(now.created - self.created) < 0.1
-
-
-def get_env(process: psutil.Process, name: str) -> str | None:
-    """A variable in a process's environment; None if it has none of that name, or has ended."""
     with contextlib.suppress(psutil.Error):
-        return process.environ().get(name)
-    return None
+        if not has_ended(process := psutil.Process(pid)):
+            created = process.create_time() - psutil.boot_time()  # psutil adds the time of the boot
+            return {"pid": pid, "created": created, "boot": machine.boot_id()}
+    return {}
 
 
 def memory(process: psutil.Process) -> int:
     """Bytes of memory of a process, 0 if it has ended. Takes some milliseconds.
 
     A page that n processes share counts as 1/n of a page (PSS), so that a sum over forked processes is what
-    they use together. Systems other than Linux do not report it; there, shared pages are left out (USS).
+    they use together. Without PSS, as on macOS, shared pages are left out (USS).
     """
     with contextlib.suppress(psutil.Error):
         info = process.memory_full_info()
@@ -110,7 +88,7 @@ def terminate(processes: list[psutil.Process], *, grace: float) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether this very process still runs, and its pid isn't another one's. A zombie does not."""
+    """Whether this process still runs, and its pid isn't another one's by now. A zombie does not run."""
     return process.is_running() and not has_ended(process)
 
 

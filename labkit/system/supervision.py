@@ -4,8 +4,8 @@
     started = supervision.start(home, ["rclone", "serve", "s3", …], group="store", log=log)
     supervision.leave(home, "store") or supervision.stop(home, "store")
 
-A group of processes has a name, and facts that the next process needs to use it (`note`). They are in a small
-file, because they outlive the supervisor: one that was killed, and for the port of the next store server.
+Facts about a group of processes, such as its address, are in a small file (`note`): they outlive a supervisor
+that was killed, and a server is started again on its old port.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from labkit.files import atomic_write, json_object
 from labkit.interrupts import wait_until
 from labkit.settings import OTHER_HOME
 from labkit.system import family, supervisor
-from labkit.system.supervisor import KEEP_SECONDS, PROTOCOL, SOCKET, UNKNOWN
+from labkit.system.supervisor import KEEP_SECONDS, SOCKET, UNKNOWN
 
 _START_SECONDS = 30.0  # for a supervisor; it takes 0.3
 _END_SECONDS = 3.0  # for one that has stopped everything
@@ -58,13 +58,7 @@ def start(
 ) -> Started:
     """Start a program in a session of its own, and append its output to `log`.
 
-    Args:
-        group: what it belongs to, and is stopped with.
-        env: default: the environment of this process.
-        stdin: a file descriptor for it.
-
-    Raises:
-        LabError: there is no such program, or the log cannot be written.
+    It is stopped with its group. `env` is this process's environment by default, `stdin` a file descriptor.
     """
     try:
         folder = os.getcwd()
@@ -74,7 +68,7 @@ def start(
     about = {"command": command, "group": group, "log": str(log), "env": environment, "folder": folder}
     connection, answer = _request(home, "start", [] if stdin is None else [stdin], **about)
     connection.close()
-    if "pid" not in answer:
+    if "error" in answer:
         fix = "make that folder writable, or set LABKIT_HOME to one that is and has space"
         raise LabError(f"start {Path(command[0]).name}", answer["error"], fix)
     return Started(home, answer["pid"])
@@ -82,34 +76,26 @@ def start(
 
 def use(home: Path, group: str, *, keep: float = KEEP_SECONDS) -> None:
     """Keep a group running until `keep` seconds after this process has ended, or until `leave`."""
-    stays = threading.Thread(
-        target=_stay, args=[home, group, keep, _use(home, group, keep)], name="labkit-use", daemon=True
-    )
-    stays.start()
+    given = {"group": group, "pid": os.getpid(), "keep": keep}
+    connection, _ = _request(home, "use", [], **given)
+    arguments = [home, given, connection]
+    threading.Thread(target=_stay, args=arguments, name="labkit-use", daemon=True).start()
 
 
-def _use(home: Path, group: str, keep: float) -> socket.socket:
-    connection, answer = _request(home, "use", [], group=group, pid=os.getpid(), keep=keep)
-    if "error" in answer:
-        connection.close()
-        raise LabError(f"use the {group}", answer["error"], "python -m labkit stop, then start again")
-    return connection
-
-
-def _stay(home: Path, group: str, keep: float, connection: socket.socket) -> None:
+def _stay(home: Path, given: dict[str, Any], connection: socket.socket) -> None:
     """Wait until this process leaves the group, or it is stopped; replace a supervisor that was killed."""
     while True:
         with connection, contextlib.suppress(OSError):
             if connection.recv(1):  # `supervisor.ENDED`
                 return
         try:
-            if group not in family.groups(home):
+            if given["group"] not in family.groups(home):
                 return
-            connection = _use(home, group, keep)
+            connection, _ = _request(home, "use", [], **given)
         except (LabError, OSError):
             return
-        if group not in family.groups(home):  # `stop` was ending it, and the new supervisor has nothing to do
-            stop(home, group)
+        if given["group"] not in family.groups(home):  # `stop` was ending it: there is nothing to look after
+            stop(home, given["group"])
 
 
 def leave(home: Path, group: str) -> bool:
@@ -124,7 +110,7 @@ def users(home: Path) -> dict[str, list[int]]:
 
 
 def stop(home: Path, group: str | None = None, *, node: str | None = None) -> list[str]:
-    """Stop a group, one of its nodes, or all that the lab runs for a home here. Says what was running."""
+    """Stop a group, one of its nodes, or all that the lab runs for a home here. Returns what was running."""
     stopped = _ask(home, "stop", group=group, node=node)
     if stopped is None:  # there is no supervisor, or it was killed
         return family.end(home, group, node)
@@ -159,11 +145,7 @@ def _ask(home: Path, do: str, **about: Any) -> Any:
 
 
 def _request(home: Path, do: str, files: list[int], **about: Any) -> tuple[socket.socket, Any]:
-    """Ask the supervisor, which is started if there is none: the connection, and its answer.
-
-    Raises:
-        LabError: it does not start.
-    """
+    """Ask the supervisor, which is started if there is none: the connection, and its answer."""
     process, deadline = None, time.monotonic() + _START_SECONDS
     try:
         log = family.make_folder(home) / "supervisor.log"
@@ -176,7 +158,7 @@ def _request(home: Path, do: str, files: list[int], **about: Any) -> tuple[socke
                 process = _start_supervisor(home, log)
             time.sleep(0.01)
         said = log.read_text(errors="replace").strip().splitlines()
-        fact, fix = said[-1] if said else "it does not answer", f"read {log}"
+        fact, fix = said[-1] if said else "it does not answer", f"python -m labkit stop; {log} has more"
     except OSError as error:
         fact, fix = error.strerror or str(error), f"make {home} writable, or use another home: {OTHER_HOME}"
     raise LabError("start the lab's supervisor", fact, fix)
@@ -184,7 +166,7 @@ def _request(home: Path, do: str, files: list[int], **about: Any) -> tuple[socke
 
 def _answer(connection: socket.socket, do: str, files: list[int], **about: Any) -> Any:
     socket.send_fds(connection, [b"\n"], files)
-    connection.sendall(json.dumps({"do": do, "protocol": PROTOCOL, **about}).encode() + b"\n")
+    connection.sendall(json.dumps({"do": do, **about}).encode() + b"\n")
     with connection.makefile("rb", buffering=0) as lines:  # what follows the line is for `_stay`
         return json.loads(lines.readline())
 

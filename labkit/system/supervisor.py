@@ -5,9 +5,9 @@ has ended, however that happened. So a restarted kernel finds its cluster again,
 nothing behind. On Linux it is a child subreaper: what a program leaves behind (`ray start` does) becomes its
 child. Elsewhere, a program's POSIX session has to do.
 
-It listens on a Unix socket that only this user reaches, and answers one request at a time (`_REQUESTS`), each
-a line of JSON on a connection of its own. It keeps nothing that matters: if it is killed, the rest goes on,
-and the next one finds it by its mark (`labkit.system.family`). A file lock lets only one run.
+It listens on a Unix socket that only this user reaches, and answers one request at a time, each a line of
+JSON on a connection of its own. It keeps nothing that matters: if it is killed, the rest goes on, and the
+next one finds it by its mark (`labkit.system.family`). A file lock lets only one run.
 """
 
 import contextlib
@@ -27,13 +27,11 @@ from typing import Any
 
 import psutil
 
-PROTOCOL = 2  # raise it when a request changes
 SOCKET, LOCK = "lab.sock", "lab.lock"
 ENDED = b"!"  # what a user receives that has left its group, or whose group was stopped
 UNKNOWN = 256  # the exit status of what another supervisor started
 KEEP_SECONDS = 60.0  # without a user: a kernel may be restarting
 KEEP = "LABKIT_KEEP_SECONDS"  # the variable that shortens it, for tests
-_REQUESTS = {"start", "status", "use", "leave", "users", "stop"}
 _IDLE = 3.0  # seconds without a group, or without its home, after which it ends
 _LOOK_EVERY = 0.5
 _PATIENCE = 20.0  # seconds for a request; its client may be in an import meanwhile
@@ -42,17 +40,12 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 @dataclass
 class _Group:
-    """What is started and stopped together.
+    """What is started and stopped together."""
 
-    Attributes:
-        keep: seconds that it may run without a user.
-        users: by pid, with the connection on which each hears of the end.
-        since: when it lost its last one.
-    """
-
-    keep: float
+    keep: float  # seconds that it may run without a user
+    # By pid, with the connection on which each hears of the end.
     users: dict[int, tuple[psutil.Process, socket.socket]] = field(default_factory=dict)
-    since: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=time.monotonic)  # when it lost its last user
 
     def drop(self, pid: int) -> None:
         if (user := self.users.pop(pid, None)) is not None:
@@ -62,12 +55,9 @@ class _Group:
 
 
 class Supervisor:
-    """Answers requests until it has nothing left to look after.
+    """Answers requests on the socket `path` until it has nothing left to look after.
 
-    Args:
-        home: whose processes these are.
-        path: of its socket.
-        keep: seconds that a group may run without a user, at most.
+    A group may run for `keep` seconds without a user, at most.
     """
 
     def __init__(self, home: Path, path: Path, keep: float) -> None:
@@ -143,33 +133,31 @@ class Supervisor:
             try:
                 _, files, *_ = socket.recv_fds(connection, 1, 1)
                 with connection.makefile("rb") as lines:
-                    request = json.loads(lines.readline())
-                answer = self._do(connection, files, **request)
+                    answer = self._do(connection, files, **json.loads(lines.readline()))
                 connection.sendall(json.dumps(answer).encode() + b"\n")
             except Exception:  # whatever was asked, and also if nothing was: it looks after the others
                 traceback.print_exc()
             for file in files:
                 os.close(file)
 
-    def _do(
-        self, connection: socket.socket, files: list[int], *, do: str, protocol: int, **given: Any
-    ) -> object:
+    def _do(self, connection: socket.socket, files: list[int], *, do: str, **given: Any) -> object:
         if self._over and do in ("start", "use"):
             raise ConnectionAbortedError("it is ending")  # the client asks the next one
-        if do not in _REQUESTS or (protocol != PROTOCOL and do != "stop"):
-            return {"error": "the lab's supervisor is of another version of labkit"}
-        if do == "start":
-            given["stdin"] = files[0] if files else subprocess.DEVNULL
-        elif do == "use":
-            given["connection"] = connection.dup()  # it stays open
-        return getattr(self, do)(**given)
+        match do:
+            case "start":
+                return self.start(stdin=files[0] if files else subprocess.DEVNULL, **given)
+            case "use":
+                return self.use(connection=connection.dup(), **given)  # it stays open
+            case "status" | "leave" | "users" | "stop":
+                return getattr(self, do)(**given)
+        raise ValueError(f"there is no request {do!r}")
 
     # -- requests -------------------------------------------------------------------------------------
 
     def start(
         self, *, command: list[str], group: str, log: str, env: dict[str, str], folder: str, stdin: int
     ) -> dict[str, object]:
-        """Start a program in a POSIX session of its own: its pid, or an error."""
+        """Start a program in a POSIX session of its own: its pid, or the error."""
         self._group(group)
         try:
             Path(log).parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +183,7 @@ class Supervisor:
         return {"pid": child.pid}
 
     def status(self, *, pid: int) -> dict[str, int | None]:
-        """The exit status of what it started; None while that runs."""
+        """The exit status of what was started; None while it runs."""
         child = self._children.get(pid)
         return {"status": UNKNOWN if child is None else child.returncode}
 
@@ -217,7 +205,7 @@ class Supervisor:
         return {name: list(group.users) for name, group in self._groups.items()}
 
     def stop(self, *, group: str | None, node: str | None) -> list[str]:
-        """Stop a group, one node of it, or everything. Says what was running."""
+        """Stop a group, one node of it, or everything. Returns what was running."""
         self._over = group is None
         return self._end(group, node)
 

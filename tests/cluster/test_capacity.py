@@ -66,7 +66,7 @@ def test_a_task_that_some_node_can_run(options):
     [
         ({"num_cpus": 5}, "each needs 5 CPU of one node"),
         ({"num_gpus": 1, "resources": {"validation": 1}}, "1 CPU and 1 GPU and 1 validation of one node"),
-        ({"num_cpus": 0, "resources": {"disk": 0.5}}, "head 0 disk; node-2 0 disk"),
+        ({"num_cpus": 0, "resources": {"disk": 0.5}}, "head 0 disk, node-2 0 disk"),
     ],
 )
 def test_a_task_that_no_node_can_ever_run(options, said):

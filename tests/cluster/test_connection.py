@@ -182,5 +182,5 @@ def test_what_a_server_for_ray_clients_says_of_its_own_failure_is_told(home, mon
 
     monkeypatch.setattr(connection, "check_reachable", lambda *_: False)
     monkeypatch.setattr("ray.init", fail)
-    with pytest.raises(LabError, match=r"Initialization failure from server: RuntimeError: no room"):
+    with pytest.raises(LabError, match=r"Initialization failure from server: … RuntimeError: no room"):
         connection.connect("ray://10.0.0.7:10001", token_file=None)

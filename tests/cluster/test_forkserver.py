@@ -1,6 +1,5 @@
 """Workers forked from a process that has done their imports: as if each were a new Python."""
 
-import gc
 import json
 import os
 import re
@@ -12,7 +11,6 @@ import sys
 import psutil
 import pytest
 
-from labkit.cluster.forkserver import server as server_module
 from labkit.cluster.forkserver.server import differing_variables
 from labkit.cluster.preload import Preloader
 from labkit.system import supervision
@@ -31,7 +29,6 @@ about = {
 print(json.dumps(about), flush=True)
 """
 SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-DRAWS = "import ray\nray.ObjectRef.from_random()\n"
 JOB = "0a000000"
 
 
@@ -58,7 +55,7 @@ class Node:
 
     @property
     def pid(self):
-        return self._preloader._servers["head"][0].pid
+        return self._preloader._servers["head"][0]
 
     def serve(self):
         self._preloader.serve("head", psutil.Process(self.raylet), job_id=JOB)
@@ -264,34 +261,25 @@ def test_a_server_that_dies_while_asked_leaves_a_new_python_and_its_workers(serv
     assert runs(worker)
 
 
-def test_nothing_is_forked_once_an_import_has_opened_a_gpu(monkeypatch, capsys):
-    """CUDA can't be used in a fork of a process that has initialized it."""
-    monkeypatch.setattr(server_module, "forks_draw_same_ids", lambda: False)
-    assert server_module.open_gpus() == [] and server_module._can_fork()
-    links = ["/dev/null", "/dev/nvidiactl"]
-    monkeypatch.setattr(server_module.os, "readlink", lambda path: links[len(path) % 2])
-    assert not server_module._can_fork() and "/dev/nvidiactl" in capsys.readouterr().out
-    gc.unfreeze()
+# 3.14 tells the system the names of threads.
+NAME = "Thread-1" if sys.version_info >= (3, 14) else "python"
+THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+GPU = "import os\nos.readlink = lambda path: '/dev/nvidiactl'  # as if it were open\n"
 
 
-def test_nothing_is_forked_while_a_thread_runs(start, run, tmp_path, monkeypatch):
-    """A lock that the thread holds would stay held in the fork."""
-    code = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
-    module(tmp_path, monkeypatch, "threaded", code)
-    node = start("threaded").serve().wait_for("ready")
+@pytest.mark.parametrize(
+    "code, why",
+    [(THREAD, f"these threads run: {NAME}"), (GPU, "an import has opened /dev/nvidiactl")],
+    ids=["thread", "gpu"],
+)
+def test_nothing_is_forked_once_an_import_has_started_a_thread_or_opened_a_gpu(
+    start, run, tmp_path, monkeypatch, code, why
+):
+    """A lock that the thread holds would stay held in the fork, and CUDA does not work there."""
+    module(tmp_path, monkeypatch, "careless", code)
+    node = start("careless").serve().wait_for("ready")
     assert told(run(node, TELL))["parent"] == os.getpid()
-    name = "Thread-1" if sys.version_info >= (3, 14) else "python"  # 3.14 tells the system its threads' names
-    assert f"refused: these threads run: {name}" in node.log
-
-
-def test_what_draws_ids_when_idle_ends_the_service_and_no_worker(start, run, tmp_path, monkeypatch):
-    module(tmp_path, monkeypatch, "draws", DRAWS)
-    node = start("wave", later=["draws"]).serve().wait_for("ready")
-    worker = int((process := run(node, SLEEP)).stdout.readline())
-    assert psutil.Process(worker).ppid() == node.pid
-    node.wait_for("two forks draw the same ids")
-    assert told(run(node, TELL))["parent"] == os.getpid()
-    assert runs(worker) and process.poll() is None
+    assert f"refused: {why}" in node.log
 
 
 IDS = """
@@ -325,6 +313,3 @@ def test_modules_with_actor_classes_draw_nothing(start, run, tmp_path, monkeypat
 )
 def test_a_variable_that_differs_counts_unless_it_is_read_later(here, there, names):
     assert differing_variables(here, there) == names
-
-
-# -- a server -------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
@@ -70,7 +71,7 @@ def test_each_node_has_a_server_that_forks_its_workers_and_what_prepares_them(ho
         (node,) = (node for node in lab.nodes if node.name == name)
         worker = Worker.options(label_selector={"ray.io/node-id": node.id}).remote()
         told = ray.get(worker.about.remote(), timeout=300)
-        said = (lab._launcher.folder / f"forkserver-{name}.log").read_text()
+        said = (lab.folder / f"forkserver-{name}.log").read_text()
         assert told["parent"] == found[name] and told["loaded"], said
         # Ray starts a Python for each, which imports all of ray before it becomes the worker.
         assert clients_of(psutil.Process(found[name])), said
@@ -125,7 +126,7 @@ import ray
 from labkit import cluster
 lab = cluster.start()
 print(lab.address)
-print(ray.get(ray.remote(lambda: __import__("sys").argv[0]).remote()), lab._launcher.preloader)
+print(ray.get(ray.remote(lambda: __import__("sys").argv[0]).remote()), lab.preloader)
 lab.stop()
 """
 
@@ -154,7 +155,7 @@ def test_a_new_connection_gets_new_servers_and_a_lost_node_takes_its_own_along(h
 
 def test_the_launcher_is_python_for_all_else_and_is_left_out_where_no_program_may_run(tmp_path, monkeypatch):
     preloader = preload.Preloader(tmp_path, tmp_path, ([], [], []))
-    launcher = preloader.make_launcher()
+    launcher = Path(preloader.make_launcher())
     assert launcher.parent == tmp_path and launcher.stat().st_mode & 0o777 == 0o700
     code = "import sys; print(sys.executable, sys.argv[1:])"
     said = subprocess.run([launcher, "-c", code, "two words", "$HOME"], capture_output=True, text=True)
@@ -164,4 +165,4 @@ def test_the_launcher_is_python_for_all_else_and_is_left_out_where_no_program_ma
         raise PermissionError("noexec")
 
     monkeypatch.setattr(preload.subprocess, "run", refuse)
-    assert preloader.make_launcher() is None
+    assert preloader.make_launcher() == sys.executable

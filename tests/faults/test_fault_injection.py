@@ -15,7 +15,7 @@ from labkit.errors import LabError
 from labkit.system import family
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
-from labs import until
+from labs import runs, until
 
 pytestmark = pytest.mark.fault
 
@@ -27,9 +27,9 @@ def test_a_notice_reaches_the_node(lab, home):
     # Idle and drained, so Ray ends it, but not its fork server.
     until(lambda: added.name not in [node.name for node in lab.nodes])
     left = family.running(home, "cluster", added.name)
-    assert any(one.alive for one in left)
+    assert any(runs(one.pid) for one in left)
     lab.remove_node(lab.add_node(cpus=1))
-    assert not any(one.alive for one in left)
+    assert not any(runs(one.pid) for one in left)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -12,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import machines
-import psutil
 import pytest
 
 pytestmark = pytest.mark.fault
@@ -146,33 +143,6 @@ def there(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield there
 
 
-HOLD = """
-import sys, time
-from pathlib import Path
-import test_other_clusters as tests
-with tests.machines.network(Path(sys.argv[1])) as net:
-    tests.three_machines(net, {"RAY_AUTH_MODE": "disabled"})
-    print("up", flush=True)
-    time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_is_left_when_a_test_is_ended(how):
-    """Not even by a kill: the first process of the network ends with the test's."""
-    paths = {"PYTHONPATH": os.pathsep.join([str(machines.ROOT), str(JOBS.parent)])}
-    with tempfile.TemporaryDirectory(prefix="lkn") as folder:  # the path of a socket is short
-        command = [sys.executable, "-c", HOLD, folder]
-        holding = subprocess.Popen(command, env=os.environ | paths, stdout=subprocess.PIPE, text=True)
-        assert holding.stdout.readline() == "up\n"
-        begun = psutil.Process(holding.pid).children(recursive=True)
-        assert any("raylet" in one.name() for one in begun)
-        holding.send_signal(how)
-        holding.wait(30)
-        _, alive = psutil.wait_procs(begun, timeout=30)
-    assert alive == []
-
-
 @pytest.fixture(scope="module")
 def trained(there: Cluster) -> dict:
     return there.job("train")
@@ -233,13 +203,6 @@ def test_check_says_what_is_there(there):
     assert "[FIX] home: 0 of" in output and "[FIX] object store: 0 of" in output, output
     why = "NoCredentialsError" if there.kind == "no authentication" else "No module named 's3fs'"
     assert why in output, output
-
-
-@pytest.mark.parametrize("there", ["token"], indirect=True)
-def test_a_wrong_token_is_one_line_with_a_fix(there):
-    for token, said in ((TOKEN[:-1] + "f", "refused the token"), ("", "none was found")):
-        status, output = there.run("-m", "labkit", "check", there.address, RAY_AUTH_TOKEN=token)
-        assert status == 1 and said in output and "token_file=" in output
 
 
 @pytest.mark.parametrize("there", ["no authentication"], indirect=True)

@@ -15,7 +15,7 @@ from labkit.errors import LabError, RunStopped
 from labkit.spark import driver
 from labkit.system import family
 from labkit.system import overview as inventory
-from labs import interrupted_inside, processes_of, python, until, wait_until_nothing_lives
+from labs import interrupted_inside, processes_of, python, runs, until, wait_until_nothing_lives
 
 
 def driver_of(home) -> family.Member:
@@ -38,7 +38,7 @@ def test_one_jvm(home):
     lab.stop()
     assert "stopped" in repr(lab) and "stopped" in lab._repr_html_()
     assert spark.current() is None
-    assert not secret_file.exists() and not jvm.alive
+    assert not secret_file.exists() and not runs(jvm.pid)
     wait_until_nothing_lives(home)
 
 

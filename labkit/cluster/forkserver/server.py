@@ -22,19 +22,18 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
-from labkit.cluster.forkserver.worker import REFUSED, UNFIT, Request, become
+from labkit.cluster.forkserver.worker import REFUSED, Request, become
 
 _MAX_MESSAGE = 1 << 20
 _OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
 _PATIENCE = 10.0  # seconds for a client to send its request, which it does at once, but on a busy machine
 _IDLE = 0.2  # seconds without a request; before the first one ten times as many, since it is on its way
 
-# A library may read any variable when it is imported. These may differ: a raylet, Ray Train or a shell sets
-# them for a single worker, and they are read only when they are used.
+# A library may read any variable at its import, so a request has the server's environment but for these: a
+# raylet, Ray Train or a shell sets them for a single worker, and they are read only when they are used.
 _READ_LATER = {"PWD", "OLDPWD", "SHLVL", "_", "SPT_NOENV", "PYTHONBREAKPOINT", "CUDA_VISIBLE_DEVICES"}
 _READ_LATER |= {"RAY_ADDRESS", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "RAY_LD_PRELOAD_ON_WORKERS"}
 _READ_LATER |= {"RAY_DATA_SHUFFLE_MAP_WORKER", "RAY_DATA_SHUFFLE_REDUCE_WORKER", "__RAY_DATA_OPERATOR_ID"}
@@ -45,8 +44,6 @@ _READ_LATER |= {"AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 
 def serve(kernel: int, early: list[str], modules: list[str], later: list[str]) -> None:
     """Import modules, then fork a worker for each request, until the process `kernel` has ended.
-
-    In a forked process this function does not return: that process becomes the worker.
 
     Args:
         early: names of modules to import at once. One that can't be imported is reported in the log.
@@ -63,10 +60,11 @@ def serve(kernel: int, early: list[str], modules: list[str], later: list[str]) -
     environment, path = _prepared(listener, owner)
     os.environ |= environment
     _import(modules)
-    if _can_fork():
-        request = _until_forked(listener, given | environment, owner, later)
-        if request is not None:
-            become(request)
+    _freeze()
+    print(f"ready: {len(sys.modules)} modules", flush=True)
+    request = _until_forked(listener, given | environment, owner, later)
+    if request is not None:
+        become(request)
     with contextlib.suppress(OSError):  # the kernel may have removed it
         os.unlink(path)
 
@@ -91,13 +89,9 @@ def _has_ended(pidfd: int) -> bool:
 def _until_forked(
     listener: socket.socket, given: Mapping[str, str], owner: int, later: list[str]
 ) -> Request | None:
-    """The request, in a forked process; None in this one, when it can't fork or its kernel has ended.
+    """The request, in a forked process; None in this one, when its kernel (the pidfd `owner`) has ended.
 
-    Args:
-        listener: where clients connect.
-        given: the environment in which the modules were imported.
-        owner: a pidfd of the kernel.
-        later: modules to import when no request has come for a while.
+    `given` is the environment in which the modules were imported.
     """
     idle, workers = 10 * _IDLE, {}  # pids by pidfds
     while not _has_ended(owner):
@@ -117,13 +111,12 @@ def _until_forked(
                 workers[os.pidfd_open(pid)] = pid
         elif not ready:
             _import([later.pop(0)])
-            if not _can_fork():
-                return None
+            _freeze()
     return None
 
 
 def _fork_for(listener: socket.socket, given: Mapping[str, str]) -> tuple[int | None, Request | None]:
-    """Fork for the client that has connected: (its pid, or 0 in the fork; the request).
+    """Fork for the client that has connected: (the fork's pid, 0 in the fork itself; the request).
 
     The pid is None if the request is refused: the log says why, and the client becomes a new Python.
     """
@@ -135,6 +128,8 @@ def _fork_for(listener: socket.socket, given: Mapping[str, str]) -> tuple[int | 
         request = Request(**json.loads(message), streams=streams, client=client)
         if different := differing_variables(given, request.environment):
             raise ValueError(f"it differs in {', '.join(different)}")
+        if gpus := open_gpus():
+            raise ValueError(f"an import has opened {gpus[0]}, and CUDA does not work in forks")
         # A lock that another thread holds would stay held in the fork. Some threads have just started and
         # have no name of their own yet, or are about to end.
         for pause in (0.0, 0.1, 0.4):
@@ -155,9 +150,6 @@ def _fork_for(listener: socket.socket, given: Mapping[str, str]) -> tuple[int | 
             client.close()
             for stream in streams:
                 os.close(stream)
-
-
-# -- what a fork can take over ------------------------------------------------------------------------------
 
 
 def differing_variables(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
@@ -181,23 +173,6 @@ def other_threads() -> list[str]:
     return names
 
 
-def _can_fork() -> bool:
-    """Whether forks can be taken after what was imported; the log says why not."""
-    why = ""
-    if forks_draw_same_ids():
-        why = "two forks draw the same ids: one of these modules has drawn some at its import"
-    elif gpus := open_gpus():
-        why = f"one of these modules has opened {gpus[0]} at its import, and CUDA does not work in forks"
-    if why:
-        print(f"{UNFIT}{why}", flush=True)
-        return False
-    # What exists by now is never freed: the collector would only touch, and so copy, shared pages.
-    gc.collect()
-    gc.freeze()
-    print(f"ready: {len(sys.modules)} modules", flush=True)
-    return True
-
-
 def open_gpus() -> list[str]:
     """Device files of NVIDIA that this process has open: CUDA is initialized, and can't be used in a fork."""
     found = []
@@ -205,11 +180,6 @@ def open_gpus() -> list[str]:
         with contextlib.suppress(OSError):
             found.append(os.readlink(f"/proc/self/fd/{name}"))
     return [path for path in found if path.startswith("/dev/nvidia")]
-
-
-# Ray draws ids from generators of absl, which are not made for forks: if one was used before a fork, all
-# forks draw the same ids from it. Two tasks with one id end a worker ("Check failed: erased == 1"). Each
-# class that is decorated with ray.remote draws an id when its module is imported, also in Ray's libraries.
 
 
 def _import(modules: Iterable[str]) -> None:
@@ -221,9 +191,20 @@ def _import(modules: Iterable[str]) -> None:
             print(f"could not import {module}: {error}", flush=True)
 
 
+def _freeze() -> None:
+    """Never free what exists by now: the collector would only touch, and so copy, shared pages."""
+    gc.collect()
+    gc.freeze()
+
+
 @contextlib.contextmanager
 def _actor_ids_from_urandom() -> Iterator[None]:
-    """Classes that the block decorates with ray.remote get ids from the system: the same in all forks."""
+    """Classes that the block decorates with ray.remote get ids from the system: the same in all forks.
+
+    Ray draws one for each such class, also in its own libraries, from a generator of absl that is not made
+    for forks: after that, all forks would draw the same ids, and two tasks with one id end a worker ("Check
+    failed: erased == 1").
+    """
     actor = sys.modules.get("ray.actor")
     if actor is None:
         yield
@@ -234,35 +215,6 @@ def _actor_ids_from_urandom() -> Iterator[None]:
         yield
     finally:
         actor.ActorClassID = real
-
-
-def forks_draw_same_ids() -> bool:
-    """Whether two forks would draw the same ids from Ray, in their main thread or in another one.
-
-    Forks two processes to see it.
-    """
-    if "ray" not in sys.modules:
-        return False
-    drawn = []
-    for _ in range(2):
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            with contextlib.suppress(BaseException):
-                os.write(writer, _two_ids().encode())
-            os._exit(0)
-        os.close(writer)
-        with open(reader) as pipe:
-            drawn.append(pipe.read().split())
-        os.waitpid(pid, 0)
-    one, other = drawn
-    return len(one) != 2 or bool({*one} & {*other})
-
-
-def _two_ids() -> str:
-    from_random = sys.modules["ray"].ObjectRef.from_random
-    with ThreadPoolExecutor(1) as thread:
-        return f"{from_random().hex()} {thread.submit(from_random).result().hex()}"
 
 
 if __name__ == "__main__":

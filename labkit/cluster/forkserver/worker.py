@@ -16,24 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-REFUSED, UNFIT = "refused: ", "cannot fork: "  # how lines of the server's log begin that say why
+REFUSED = "refused: "  # how a line of the server's log begins that says why
 
 
 @dataclass
 class Request:
-    """How the new Python would have been started.
-
-    Attributes:
-        streams: descriptors of its standard input, output and error.
-        client: a connection to the process that Ray has started.
-    """
+    """How the new Python would have been started."""
 
     argv: list[str]
     environment: dict[str, str]
     folder: str
     niceness: int
-    streams: list[int]
-    client: socket.socket
+    streams: list[int]  # descriptors of its standard input, output and error
+    client: socket.socket  # a connection to the process that Ray has started
 
 
 def become(request: Request) -> NoReturn:
