@@ -108,7 +108,8 @@ class ObjectFiles(s3fs.S3FileSystem):
 
     async def _get(self, rpath: Any, lpath: Any, recursive: bool = False, **options: Any) -> None:
         if isinstance(rpath, str):
-            rpath, lpath = await self._pairs(rpath, os.fspath(lpath), recursive, into=os.path.isdir(lpath))
+            target = os.path.abspath(lpath)  # fsspec fails for a name without a folder
+            rpath, lpath = await self._pairs(rpath, target, recursive, into=os.path.isdir(target))
         await super()._get(rpath, lpath, recursive, **options)
 
     async def _pairs(self, base: str, target: str, recursive: bool, *, into: bool) -> tuple[list, list]:

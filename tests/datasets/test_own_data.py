@@ -7,7 +7,7 @@ import pandas
 import pyarrow.parquet
 import pytest
 
-from labkit.datasets import from_table
+from labkit.datasets import from_folder, from_table, from_text
 from labkit.errors import LabError
 
 VALUES = np.random.default_rng(0).random(10_000)
@@ -50,3 +50,26 @@ def test_what_cannot_be_split():
     for options in ({"test": 1}, {"test": "x"}, {"test": True}, {"seed": -1}, {"seed": None}):
         with pytest.raises(LabError, match="test is|seed="):
             from_table(TABLE, target="price", **options)
+
+
+@pytest.mark.parametrize(
+    "address, copied",
+    [
+        ("s3://lab/photos/", "store.files.get('lab/photos/', 'photos', recursive=True), and pass 'photos'"),
+        (
+            "https://a.org/b.csv",
+            "urllib.request.urlretrieve('https://a.org/b.csv', 'b.csv'), and pass 'b.csv'",
+        ),
+    ],
+)
+def test_what_is_at_an_address_is_copied_first(address, copied):
+    calls = (from_folder,), (from_table, "target", "y"), (from_text, "length", 8)
+    for load, *options in calls:
+        with pytest.raises(LabError) as caught:
+            load(address, **dict([options] if options else []))
+        assert copied in caught.value.fix
+
+
+def test_a_folder_that_is_none():
+    with pytest.raises(LabError, match="no such folder"):
+        from_folder(None)
