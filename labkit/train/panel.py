@@ -150,12 +150,13 @@ class TrainPanel(Panel):
             self.state.earlier = max(epochs, default=0)  # Ray goes on from there
             # What is still undecided is news.
             self._known = {path: now for path, now in earlier.items() if now[0] != "pending"}
+            self._unseen = set[str]()  # checkpoints of the list before, of which no event had come
             for look in (self._look, self._look_for_hangs):  # py-spy takes seconds
                 threading.Thread(target=look, args=[over], name="labkit-look", daemon=True).start()
             self._interrupts = callbacks.Interrupts(self._trainer)
             try:
                 yield
-                self._follow_checkpoints()
+                self._follow_checkpoints(last=True)
             except BaseException as error:
                 with interrupts.held():
                     self._interrupts.end_controller()
@@ -259,20 +260,26 @@ class TrainPanel(Panel):
                     if run.heard_at == heard:
                         run.hang = lines
 
-    def _follow_checkpoints(self) -> None:
+    def _follow_checkpoints(self, *, last: bool = False) -> None:
         """Take in what has changed in Ray's list of the run's checkpoints.
 
         Ray has no callback for a validation that is over or timed out, nor for a checkpoint that it deletes.
+        A checkpoint is new by its event, which may come a little after the list; one whose worker was killed
+        before it could send that is new by the second list, or the last one.
         """
         config = self._trainer.run_config
         deletes = config.checkpoint_config.num_to_keep is not None
-        here = [one.path for one in self.state.checkpoints if not one.deleted]  # before the list is read
+        seen = list(self.state.checkpoints)  # before the list is read
         if not (self.trains_elsewhere() and (deletes or self._trainer.validation_config is not None)):
             return
         if (statuses := callbacks.statuses(config)) is None:
             return
+        unseen, before = statuses.keys() - {one.path for one in seen}, self._unseen
         news = {path: now for path, now in statuses.items() if self._known.get(path) != now}
-        news |= {path: ("deleted", {}) for path in here if deletes and path not in statuses}
+        news = {path: now for path, now in news.items() if last or path not in unseen or path in before}
+        gone = (one.path for one in seen if deletes and not one.deleted and one.path not in statuses)
+        news |= dict.fromkeys(gone, ("deleted", {}))
+        self._unseen = unseen
         self._known |= news
         for path, (status, metrics) in news.items():
             about = {"path": path, "status": status, "metrics": metrics}
