@@ -35,6 +35,7 @@ import psutil
 import ray
 
 from benchmarks import _campaign_runs as runs
+from benchmarks._throughput import KERAS_2
 from labkit import cluster, faults, storage
 from labkit.errors import LabError
 from labkit.settings import Settings
@@ -367,8 +368,6 @@ def campaign(plans: list[Plan]) -> Iterator[tuple[Plan, _Figures | str]]:
     while todo:
         keras = todo[0].kind == "keras"
         if keras:
-            from labkit.models.keras import KERAS_2
-
             os.environ.update(KERAS_2)
         with World.started("tensorflow" if keras else "torch") as world:
             while todo and (todo[0].kind == "keras") == keras:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from ray import cloudpickle
 
+from benchmarks._throughput import KERAS_2
 from labkit.storage import Store
 
 # Workers cannot import this module, so what is in it goes to them by value.
@@ -131,7 +132,6 @@ def train(name: str, config: dict[str, Any], store: Store) -> _Made:
     """A run on two workers: "torch", "validation" (of each checkpoint, next to it) or "keras"."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig, ValidationConfig
 
-    from labkit.models.keras import KERAS_2
     from labkit.train import TrainPanel
 
     more, environment = {}, {}

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks._throughput import KERAS_2
 from labkit import runs
 from labkit.errors import LabError
-from labkit.models import keras as keras_models
+from labkit.models.keras import PanelCallback
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
 
@@ -57,7 +58,7 @@ def of_unknown_number():
 @pytest.mark.parametrize("rows", [of_unknown_number, counted])
 def test_steps_rows_and_epochs_are_counted(panel, model, rows):
     names = {"loss": "loss", "accuracy": "val_accuracy"}
-    follow = keras_models.PanelCallback(rows_per_step=20, report=names)
+    follow = PanelCallback(rows_per_step=20, report=names)
     options = {"validation_data": (X[:10], Y[:10]), "validation_freq": 2, "verbose": 0}
     with panel:
         model.fit(rows(), epochs=2, callbacks=[follow], **options)
@@ -75,13 +76,13 @@ def test_a_model_of_one_worker_is_refused_in_two(model, monkeypatch):
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     with pytest.raises(LabError, match="outside of the strategy's scope") as caught:
-        model.fit(counted(), verbose=0, callbacks=[keras_models.PanelCallback()])
+        model.fit(counted(), verbose=0, callbacks=[PanelCallback()])
     assert "with strategy.scope()" in caught.value.fix
 
 
 def test_all_of_it_works_with_keras_2(root):
     """In this process it is tested with Keras 3. What is followed in lesson 04 is Keras 2."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not keras_2"]
-    environment = {**os.environ, **keras_models.KERAS_2}
+    environment = {**os.environ, **KERAS_2}
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout[-3000:]

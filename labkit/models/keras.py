@@ -1,4 +1,4 @@
-"""Keras counts for the panel: a callback for ``model.fit``, whose steps no hook of PyTorch sees.
+"""A callback with which the panel counts the steps of Keras: they are inside ``model.fit``, where no hook is.
 
     model.fit(rows, epochs=6, callbacks=[PanelCallback(rows_per_step=64)])
 
@@ -14,6 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from labkit.errors import LabError
+
+__all__ = ["PanelCallback"]
 
 _Logs = dict[str, Any] | None
 
