@@ -29,7 +29,7 @@ def embedded(home: Path) -> Iterator[storage.Store]:
     try:
         yield storage.start(settings=Settings(home=home))
     finally:
-        for handle in list(storage._handles):
+        for handle in [one for one in storage._handles if one.home == home]:
             handle.stop()
         supervision.stop(home)
 
