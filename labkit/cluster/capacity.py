@@ -65,9 +65,23 @@ def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str,
     """
     asked = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus")}
     each = {name: amount for name, amount in (asked | (options.get("resources") or {})).items() if amount}
-    if any(_places(node, each) for node in nodes):
+    check_bundles_fit(nodes, [each], attempt=attempt, ours=ours)
+
+
+def check_bundles_fit(
+    nodes: list[Node], bundles: Sequence[dict[str, float]], *, attempt: str, ours: bool = True
+) -> None:
+    """Refuse resources that are needed together, each bundle of one node, and that the nodes never have."""
+    together = sum(map(Counter, bundles), Counter())
+    have = sum((Counter(node.resources) for node in nodes), Counter())
+    if lacking := [each for each in bundles if not any(_places(node, each) for node in nodes)]:
+        each = dict(sorted(lacking[0].items()))
+        fact = f"each needs {_amounts(each)} of one node, and no node has that ({_available(nodes, each)})"
+    elif any(amount > have[name] + 1e-6 for name, amount in together.items()):
+        fact = f"each needs {_amounts(together)}, and all nodes together have less "
+        fact += f"({_available(nodes, together)})"
+    else:
         return
-    fact = f"each needs {_amounts(each)} of one node, and no node has that ({_available(nodes, each)})"
     fix = "ask for less, or add a node that has it, as in lab.add_node(cpus=1, resources={…})"
     _refuse(attempt, fact, fix, ours=ours)
 

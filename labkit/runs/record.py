@@ -236,6 +236,8 @@ def setting(value: Any, name: str = "", depth: int = 0) -> Any:
     kind = type(value).__name__
     if isinstance(value, (str, bytes)) and _SECRET.search(name):
         return "(secret)"
+    if isinstance(value, int) and value.bit_length() > 10_000:  # JSON refuses very long ones
+        return f"{kind} of {value.bit_length()} bits"
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, Mapping) and depth < _DEEPEST:

@@ -134,12 +134,12 @@ class TunerPlan:
         """Refuse a sweep that cannot work on this cluster, if it is known.
 
         Raises:
-            LabError: trials that fit on no node, for which Tune would wait forever; in a new sweep, the name
-                of an earlier one, or a plain list where nothing is searched.
+            LabError: trials that don't fit, for which Tune would wait forever; in a new sweep, the name of an
+                earlier one, or a search space that is empty or a plain list.
         """
-        for bundle in self._resources() if lab is not None else ():
-            options = {"num_cpus": 0, "resources": bundle}  # CPUs and GPUs are among them
-            capacity.check_task_fits(lab.nodes, options, attempt="start trials", ours=lab.is_ours)
+        if lab is not None:
+            bundles = self._resources()
+            capacity.check_bundles_fit(lab.nodes, bundles, attempt="start trials", ours=lab.is_ours)
         if not self.restored:
             self._check_space()
             self._check_name()
@@ -166,6 +166,12 @@ class TunerPlan:
                 fact = f"{name!r} is a plain list, which every trial would get unchanged"
                 fix = f"tune.grid_search([…]) or tune.choice([…]) for {name!r}"
                 raise LabError(f"sweep over {name!r}", fact, fix)
+        if not space:
+            fact, fix = (
+                "the search space is empty",
+                'param_space={"lr": tune.loguniform(1e-3, 1)}, for example',
+            )
+            raise LabError("start a sweep", f"{fact}: all trials would be the same", fix)
 
     def _check_name(self) -> None:
         """Refuse the name of an earlier sweep: in one folder the results of both would be mixed."""

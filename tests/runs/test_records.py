@@ -159,7 +159,7 @@ def test_settings_are_recorded_without_secrets_and_without_data():
     odd = {
         "rows": (np.zeros((1000, 64)), "ndarray of shape (1000, 64)"), "lr_found": (np.float32(0.5), 0.5),
         "classes": (list(range(1000)), "list of 1000"), "loss": (max, "max"), "kind": (dict, "dict"),
-        "odd": (Untold(), "Untold"),
+        "odd": (Untold(), "Untold"), "huge": (10**5000, "int of 16610 bits"),
     }  # fmt: skip
     config = kept | secrets | {name: value for name, (value, _) in odd.items()}
     text = record(config=config, storage_path="s3://me:hunter2@host/runs").to_json()

@@ -59,7 +59,6 @@ def check(tmp_path):
         ({"layers": [tune.choice([1, 2]), tune.choice([3, 4])]}, {}),
         ({"optimizer": {"lr": tune.sample_from(lambda spec: 0.1)}}, {}),
         ({"rate": 0.1}, {"num_samples": 8}),  # to see how much chance changes
-        (None, {"num_samples": 8}),
         ({}, {"search_alg": BasicVariantGenerator()}),  # which brings its own
         ({"rate": 1}, {"scheduler": PBT, "num_samples": 4}),
     ],
@@ -69,8 +68,12 @@ def test_what_works_is_let_through(check, trainable, space, options):
 
 
 def test_a_space_in_which_nothing_is_searched(check):
-    with pytest.raises(LabError, match="(?s)'optimizer/lr' is a plain list.*grid_search"):
-        check(space={"optimizer": {"lr": [0.1, 0.2]}})
+    for space, said in (
+        ({"optimizer": {"lr": [0.1, 0.2]}}, "(?s)'optimizer/lr' is a plain list.*grid_search"),
+        (None, "(?s)the search space is empty.*param_space="),
+    ):
+        with pytest.raises(LabError, match=said):
+            check(space=space)
 
 
 @pytest.mark.parametrize("trainable", [Model, function])
@@ -81,6 +84,10 @@ def test_a_space_in_which_nothing_is_searched(check):
         ({"CPU": 1, "GPU": 1}, "needs 1 CPU and 1 GPU .*0 GPU"),
         ({"CPU": 1, "tape": 1}, "needs 1 CPU and 1 tape "),
         (tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 3}]), "needs 3 CPU "),
+        (
+            tune.PlacementGroupFactory([{"CPU": 2}, {"CPU": 2}]),
+            "needs 4 CPU, and all nodes together have less",
+        ),
     ],
 )
 def test_trials_that_fit_nowhere(check, trainable, asked, said):
