@@ -35,9 +35,9 @@ import psutil
 import ray
 
 from benchmarks import _campaign_runs as runs
-from benchmarks._throughput import KERAS_2
 from labkit import cluster, faults, storage
 from labkit.errors import LabError
+from labkit.models import KERAS_2
 from labkit.settings import Settings
 from labkit.system import family
 

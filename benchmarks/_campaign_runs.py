@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from ray import cloudpickle
 
-from benchmarks._throughput import KERAS_2
+from labkit.models import KERAS_2
 from labkit.storage import Store
 
 # Workers cannot import this module, so what is in it goes to them by value.

@@ -13,8 +13,6 @@ from labkit import datasets
 from labkit.settings import Settings
 
 GLOBAL_BATCH, WORKERS = 128, 2
-# Lesson 04 says why; oneDNN's kernels would round differently.
-KERAS_2 = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
 def arguments(about: str) -> argparse.ArgumentParser:

@@ -31,6 +31,7 @@ from benchmarks import _throughput
 from benchmarks._paired import Found
 from labkit import cluster
 from labkit.machine import free_port
+from labkit.models import KERAS_2
 from labkit.settings import Settings
 
 
@@ -116,9 +117,7 @@ def in_ray(folder: str, options: Any) -> dict[str, float]:
             train_loop_config={"epochs": options.epochs, "told": told},
             scaling_config=ScalingConfig(num_workers=_throughput.WORKERS),
             datasets={"train": ray.data.read_parquet(folder).materialize()},
-            run_config=RunConfig(
-                storage_path=f"{place}/runs", worker_runtime_env={"env_vars": _throughput.KERAS_2}
-            ),
+            run_config=RunConfig(storage_path=f"{place}/runs", worker_runtime_env={"env_vars": KERAS_2}),
         ).fit()
         return _throughput.figures(json.loads(Path(told).read_text()), time.perf_counter() - began)
 
@@ -133,7 +132,7 @@ print("seen", json.dumps(train(lambda: in_memory(folder), epochs, distributed)),
 
 def as_programs(count: int, folder: str, options: Any) -> dict[str, float]:
     """The same in `count` processes without Ray, each with its TF_CONFIG."""
-    kept = _throughput.program_environment(**_throughput.KERAS_2)
+    kept = _throughput.program_environment(**KERAS_2)
     kept.pop("TF_CONFIG", None)
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]
     began = time.perf_counter()
@@ -161,7 +160,7 @@ def main() -> None:
     settings = Settings.from_env()
     folder = _throughput.rows_folder(settings, options.rows)
     found = Found("tf_throughput", ours="ray data, recipe")
-    os.environ.update(_throughput.KERAS_2)
+    os.environ.update(KERAS_2)
     with cluster.start(settings=settings, preload="tensorflow"):
         from labkit.data import quiet
 

@@ -41,6 +41,9 @@ def from_folder(
     numbers = np.asarray((1, 1) if size is None else size)
     if numbers.shape != (2,) or numbers.dtype.kind not in "iu" or numbers.min() < 1:
         raise LabError(attempt, f"size={size!r} is no height and width", "for example size=(32, 48)")
+    if not folder.is_dir():
+        fix = copied_first(path) or "pass the folder that has one folder per class"
+        raise LabError(attempt, "there is no such folder", fix)
     classes = _classes(folder, attempt)
     x = _read([file for files in classes.values() for file in files], size, attempt)
     y = np.repeat(np.arange(len(classes)), [len(files) for files in classes.values()])
@@ -51,10 +54,6 @@ def from_folder(
 
 def _classes(folder: Path, attempt: str) -> dict[str, list[Path]]:
     """The images of each class, in order."""
-    if not folder.is_dir():
-        fix = copied_first(attempt.removeprefix("load images from "))
-        fix = fix or "pass the folder that has one folder per class"
-        raise LabError(attempt, "there is no such folder", fix)
     folders = [one for one in visible(folder) if one.is_dir()]
     if alone := [one for one in visible(folder) if one not in folders]:
         fact = f"{alone[0]} is in no class folder"

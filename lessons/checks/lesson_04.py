@@ -5,11 +5,9 @@ from typing import Any
 from labkit.exercises.answers import Wrong, close_to, describe, number, returns
 from labkit.exercises.registry import Lesson
 from labkit.exercises.running import returned
+from labkit.models import KERAS_2
 
 LESSON = Lesson("04", "TensorflowTrainer")
-
-# As the lesson sets them: `fit` of Keras 3 fails with several workers (ray issue 47464, keras issue 20585).
-_KERAS_2 = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
 @LESSON.exercise(
@@ -86,7 +84,7 @@ def _numbers_of(train_loop: Any, *keys: str, **options: Any) -> list[float]:
     from ray.train.tensorflow import TensorflowTrainer
 
     found = returned(
-        train_loop, trainer=TensorflowTrainer, worker_runtime_env={"env_vars": _KERAS_2}, **options
+        train_loop, trainer=TensorflowTrainer, worker_runtime_env={"env_vars": KERAS_2}, **options
     )
     if not isinstance(found, dict) or not set(keys) <= set(found):
         raise Wrong(f"the loop returns {describe(found)}; leave its last line unchanged")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks._throughput import KERAS_2
 from labkit import runs
 from labkit.errors import LabError
+from labkit.models import KERAS_2
 from labkit.models.keras import PanelCallback
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter

@@ -14,9 +14,9 @@ import ray.train
 from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 
-from benchmarks._throughput import KERAS_2
 from labkit import cluster, datasets
 from labkit.errors import RunFailed
+from labkit.models import KERAS_2
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel
 from labs import idle
