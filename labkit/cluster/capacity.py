@@ -72,6 +72,8 @@ def check_bundles_fit(
     nodes: list[Node], bundles: Sequence[dict[str, float]], *, attempt: str, ours: bool = True
 ) -> None:
     """Refuse resources that are needed together, each bundle of one node, and that the nodes never have."""
+    # `Cluster.nodes` leaves out names such as "node:10.0.0.7" and "accelerator_type:T4", which are Ray's own.
+    bundles = [{name: amount for name, amount in each.items() if ":" not in name} for each in bundles]
     together = sum(map(Counter, bundles), Counter())
     have = sum((Counter(node.resources) for node in nodes), Counter())
     if lacking := [each for each in bundles if not any(_places(node, each) for node in nodes)]:
@@ -82,8 +84,9 @@ def check_bundles_fit(
         fact += f"({_available(nodes, together)})"
     else:
         return
-    fix = "ask for less, or add a node that has it, as in lab.add_node(cpus=1, resources={…})"
-    _refuse(attempt, fact, fix, ours=ours)
+    own = [name for name in together if name not in ("CPU", "GPU", "memory", "object_store_memory")]
+    node = f"lab.add_node(cpus=…, resources={{{own[0]!r}: …}})" if own else "lab.add_node(cpus=…)"
+    _refuse(attempt, fact, f"ask for less, or {node if ours else 'add a node that has it'}", ours=ours)
 
 
 def _places(node: Node, each: dict[str, float]) -> int:

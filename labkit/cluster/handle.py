@@ -126,14 +126,18 @@ class Cluster:
             return False
         return True
 
-    def add_node(self, *_: Any, **__: Any) -> Node:
-        """Only a cluster that the lab started can grow and shrink: see `LocalCluster`."""
-        attempt = "add or remove a node"
+    def add_node(self, *, cpus: int | None = None, resources: dict[str, float] | None = None) -> Node:
+        """Start one more node on this machine, of a cluster that the lab started."""
+        raise self._not_ours("add a node")
+
+    def remove_node(self, node: "Node | str") -> None:
+        """Stop one node, by its name, of a cluster that the lab started; the head can't be removed."""
+        raise self._not_ours("remove a node")
+
+    def _not_ours(self, attempt: str) -> LabError:
         self._require_running(attempt)
         fact = f"the lab did not start the cluster at {self.address}"
-        raise LabError(attempt, fact, "use that cluster's own tools")
-
-    remove_node = add_node
+        return LabError(attempt, fact, "use that cluster's own tools")
 
     def check_capacity(
         self, *, workers: int, cpus_per_worker: float = 1, gpus_per_worker: float = 0, data: bool = False

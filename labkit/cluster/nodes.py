@@ -151,6 +151,7 @@ class LocalCluster(Cluster):
             LabError: the node did not join.
             RunStopped: the reader interrupted; the node is gone again.
         """
+        self._require_running("add a node")
         known = self._all_nodes()
         cpus = int(known[0].cpus) if cpus is None else cpus
         expect_int("add a node", "cpus", cpus, least=0)
@@ -177,6 +178,7 @@ class LocalCluster(Cluster):
         Raises:
             LabError: there is no such node, it is the head (the cluster would end), or it does not go.
         """
+        self._require_running("remove a node")
         name = node.name if isinstance(node, Node) else node
         others = [n.name for n in self.nodes if n.name != "head"]
         if name not in others:
@@ -252,8 +254,10 @@ class LocalCluster(Cluster):
 
         output = self._start("head", options, cpus, object_store_bytes, check)
         without_colours = re.sub(r"\x1b\[[\d;]*m", "", output)
-        host = re.search(r"Local node IP: (\S+)", without_colours)[1]
-        self.address, self.dashboard_url = f"{host}:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
+        if (host := re.search(r"Local node IP: (\S+)", without_colours)) is None:
+            fix = f"read all of it in {self.folder / 'start-head.log'}"
+            raise LabError("start head", "`ray start` did not print its address", fix)
+        self.address, self.dashboard_url = f"{host[1]}:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
         self._find_head()
         supervision.note(self._home, GROUP, {"address": self.address, "dashboard": self.dashboard_url})
 

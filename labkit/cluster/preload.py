@@ -24,7 +24,8 @@ from labkit.system import family, process_info, supervision
 Modules = tuple[Sequence[str], Sequence[str], Sequence[str]]
 
 _LIBRARIES = ("pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
-_LIBRARIES += ("aiobotocore.session", "s3fs", "PIL.Image")  # what Ray's own libraries import of others
+_LIBRARIES += ("aiobotocore.session", "s3fs", "PIL.Image")  # what Ray's own libraries import of others …
+_LIBRARIES += ("zmq",)  # … and by which a panel hears of a worker
 _TORCH = ("torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
 # What a server imports: before there is a node, which Ray can't do; then; and when no request has come for a
 # while. torch._dynamo is what the first optimizer of a process imports, with sympy: 1.6 s, more than torch.
@@ -151,7 +152,8 @@ class Preloader:
         """End the servers: each is for one connection. The workers that they forked go on."""
         pids = {pid for pid, _ in self._servers.values()}
         members = family.running(self._home, family.CLUSTER) if pids else []
-        process_info.terminate([one.process for one in members if one.pid in pids], grace=3)
+        servers = [one.process for one in members if one.pid in pids and one.program == "forkserver"]
+        process_info.terminate(servers, grace=3)
         for _, path in self._servers.values():
             path.unlink(missing_ok=True)
         self._servers.clear()

@@ -25,7 +25,7 @@ from labkit.panel.run import Run, record_of
 from labkit.runs.record import FILE_NAME, RunRecord, git_commit, source_of
 from labkit.settings import Settings
 
-_PAUSE = 0.2  # seconds between two drawings
+_PAUSE, _SHARE = 0.2, 0.02  # seconds between two drawings, or more: of one CPU they may take this share
 _KEEP_EVERY = 5.0  # seconds between two records of a run that goes on
 _SENDING = 10.0  # seconds that the last record has to be sent
 
@@ -47,7 +47,6 @@ class LivePanel:
 
     exclusive = False  # whether only one panel of this class may be open in this process
     first_phase = ""  # in which a run begins, where it has phases
-    drawing_share = 0.1  # of one CPU that drawing may take
     loop: Any = None  # the training function, where it is known: its text goes into the record
     explain: Callable[[], None] | None = None  # sets the run's `explained`
     state: Run  # of the present run, or of the last one
@@ -76,6 +75,10 @@ class LivePanel:
     def __reduce__(self) -> tuple:
         # A function that mentions the panel may be sent to another process; there it is this text.
         return str, (repr(self),)
+
+    def __deepcopy__(self, _: Any) -> Self:
+        # Within this process it is itself: a configuration with a panel in it may be copied.
+        return self
 
     @classmethod
     def current(cls) -> Self | None:
@@ -174,9 +177,9 @@ class LivePanel:
         try:
             with interrupts.held():
                 self._conclude(error)
-            if self._keeper.is_alive():
-                self._keeper.join(_SENDING)
-            if self._keeper.is_alive():
+            if self._sender.is_alive():
+                self._sender.join(_SENDING)
+            if self._sender.is_alive():
                 warnings.warn(f"the last of {self._name!r} is still being sent", stacklevel=4)
         except KeyboardInterrupt:
             late = True
@@ -193,6 +196,7 @@ class LivePanel:
     def _begin(self) -> None:
         self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
         self._keeper = threading.Thread(target=self._keep_records, name="labkit-record", daemon=True)
+        self._sender = threading.Thread(target=self._send_records, name="labkit-live", daemon=True)
         self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
         self._reporter.explain = self.explain
         with self._lock:
@@ -201,6 +205,7 @@ class LivePanel:
         self._keep()
         self._drawer.start()
         self._keeper.start()
+        self._sender.start()
 
     def _conclude(self, error: BaseException | None) -> None:
         """The block was left by `error`: find out what ended the run, keep its record and draw what stays."""
@@ -245,15 +250,15 @@ class LivePanel:
         return None
 
     def _keep_records(self) -> None:
-        """Write the record every few seconds and give it to `live`, and the last one, too.
+        """Write the record every few seconds: if this kernel dies, it shows how far the run came."""
+        while not self._written.wait(_KEEP_EVERY):
+            self._keep()
 
-        If this kernel dies, it shows how far the run came.
-        """
+    def _send_records(self) -> None:
+        """Give the record to `live` every few seconds, and the last one, too. It may hang there."""
         wanted, last = list(self._live), False
-        while not last:
+        while wanted and not last:
             last = self._written.wait(_KEEP_EVERY)
-            if not last:
-                self._keep()
             for send in list(wanted):
                 try:
                     send(self._record)
@@ -274,7 +279,7 @@ class LivePanel:
                 seen, last = self.state.version, time.monotonic()
                 if not self._over.is_set():
                     self._show(self._reporter.draw)
-            pause = max(_PAUSE, (time.thread_time() - busy) / self.drawing_share)
+            pause = max(_PAUSE, (time.thread_time() - busy) / _SHARE)
 
     def _show(self, show: Callable[[Snapshot], None], kept: Sequence[tuple[str, str]] = ()) -> None:
         """Give the reporter a snapshot. An error of drawing must not end the training: it warns, once."""

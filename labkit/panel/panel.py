@@ -73,6 +73,9 @@ class Panel(LivePanel, Tracker):
                 warnings.warn(
                     f"nothing of {self.state.name!r} will be seen here, because {fact}", stacklevel=2
                 )
+        elif self.state.status == "ready":
+            fact = "it goes to another process before it is open: send it inside its `with` block"
+            warnings.warn(f"nothing of {self.state.name!r} will be seen here, because {fact}", stacklevel=2)
         return self.run_id, address
 
     def receive(self, event: dict[str, Any]) -> None:

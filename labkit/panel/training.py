@@ -176,21 +176,29 @@ class TrainingRun(Run):
     def exceeds(self) -> bool:
         """Whether it has more passes over its loaders than epochs: then these are something else."""
         leader = self.workers.leader
-        return leader is not None and leader.epoch >= (self.epochs or math.inf)
+        return leader is not None and max(leader.epoch, self._reported - 1) >= (self.epochs or math.inf)
+
+    @property
+    def _reported(self) -> int:
+        """Epochs that were reported, of a loop whose steps are not seen, such as Keras's."""
+        return self.history[-1]["epoch"] + 1 if self.history and not self.first_step_at else 0
 
     def fraction(self) -> float | None:
         """Share of all steps that are done, 0 to 1; None if epochs or steps per epoch are unknown."""
         if not self.workers or not (self.epochs or self.steps_of_run) or self.exceeds:
             return None
-        done = self.workers.leader.epochs_done / self.epochs if self.epochs else self.made / self.steps_of_run
-        return min(done, 1.0)
+        if not self.epochs:
+            return min(self.made / self.steps_of_run, 1.0)
+        return min((self._reported or self.workers.leader.epochs_done) / self.epochs, 1.0)
 
     def eta(self, now: float) -> float | None:
-        """Seconds left, from the pace since the first step."""
-        done = self.fraction()
-        if self.over or done is None or done <= self._begun_at:
+        """Seconds left, from the pace since the first step, or since the workers began."""
+        done, begun, since = self.fraction(), self._begun_at, self.first_step_at
+        if done and not since:
+            begun, since = self.earlier / self.epochs, self.sizes[0][0] if self.sizes else self.started_at
+        if self.over or done is None or done <= begun:
             return None
-        return max(now - self.first_step_at, 0.0) * (1 - done) / (done - self._begun_at)
+        return max(now - since, 0.0) * (1 - done) / (done - begun)
 
     def rows_per_second(self) -> float:
         return sum(worker.rows_per_second for worker in self.workers.values())
@@ -206,10 +214,14 @@ class TrainingRun(Run):
         *between epochs* is what a loop does outside its steps, after the last epoch, too: evaluate, save,
         report, wait for the others.
         *restart* lasts from a failure to the first step of the replacements; without a failure it is missing.
+        Where no steps are seen, *training* begins with the workers, as soon as there is a report.
         """
         total = self.elapsed(now)
         if not self.first_step_at:
-            return {"start": total}
+            spent = self.phase_seconds(now)
+            parts = {"training": spent.get("training"), "rest": spent.get("waiting for validations")}
+            parts = {part: value for part, value in parts.items() if value}
+            return {"start": max(total - sum(parts.values()), 0.0), **parts}
         spent = {part: value for part, value in self._parts.items() if value or part != "restart"}
         parts = {"start": max(self.first_step_at - self.started_at, 0.0), **spent}
         return {**parts, "rest": max(total - sum(parts.values()), 0.0)}
@@ -232,7 +244,7 @@ class TrainingRun(Run):
             "dataset": self.dataset,
             "rows": self.rows,
             **self.given,
-            "seconds_to_start": spent["start"] if self.first_step_at else None,
+            "seconds_to_start": spent["start"] if len(spent) > 1 else None,
             "seconds_per_epoch": self.epoch_seconds,
             "seconds": spent,
             "rows_per_second": self.rows_per_second() or None,
@@ -407,7 +419,8 @@ class TrainingRun(Run):
         self.plot, self.spans = self._shown_curves(), self.timeline(now)
         waits = "" if self.over else self.waits
         self.notes = [note for note in (self._changes(), self.note, waits, self._no_batch()) if note]
-        self.what = plural(len(self.epoch_seconds), "epoch") if self.epoch_seconds else ""
+        epochs = len(self.epoch_seconds) or (self._reported if self.epochs and not self.exceeds else 0)
+        self.what = plural(epochs, "epoch") if epochs else ""
         self.result = self._result()
         self.news = list(self._log())
         if self.over and not self.spans and len(self.curve) + len(self.history) < 3:  # nothing to see
@@ -418,15 +431,16 @@ class TrainingRun(Run):
     def _headline(self, now: float) -> str:
         """Where the run is: ``epoch 7 of 10 · step 14 of 22 · about 19 s left``."""
         worker = self.workers.leader
-        if worker is None or not self.first_step_at:
+        if worker is None or not (self.first_step_at or self._reported):
             return _PHASES.get(self.phase, self.phase)
         if self.pending and self.fraction() == 1.0:
             return f"all epochs are trained · {plural(self.pending, 'validation')} left"
-        left, of = self.eta(now), f" of {self.epochs}" if self.epochs and not self.exceeds else ""
-        step = f"step {worker.step}" + (f" of {worker.total}" if worker.total else "")
+        left, last = self.eta(now), self.epochs if self.epochs and not self.exceeds else math.inf
+        step = f"step {worker.step}" + (f" of {worker.total}" if worker.total else "") if worker.begun else ""
+        epoch = min((self._reported or worker.epoch) + 1, last)
         # A run that is between two epochs is drawn at the end of the first.
         return joined(
-            "" if self.counts_steps else f"epoch {worker.epoch + 1}{of}",
+            "" if self.counts_steps else f"epoch {epoch}" + (f" of {last}" if last < math.inf else ""),
             f"step {self.made} of {self.steps_of_run}" if self.steps_of_run else step,
             "" if left is None else f"about {seconds(left)} left" if left >= 1 else "nearly done",
         )

@@ -250,5 +250,9 @@ def setting(value: Any, name: str = "", depth: int = 0) -> Any:
         return [setting(item, name, depth + 1) for item in value]
     if isinstance(value, (Mapping, list, tuple, set, bytes)):
         return f"{kind} of {len(value)}"
-    text = value if isinstance(value, str) else getattr(value, "__qualname__", None) or _SHORT.repr(value)
-    return kind if " at 0x" in text else without_credentials(text)[:200]  # addresses differ from run to run
+    text = value if isinstance(value, str) else getattr(value, "__qualname__", None)
+    if text is None and type(value).__repr__ is object.__repr__ and depth < _DEEPEST:
+        inside = setting(getattr(value, "__dict__", {}), depth=depth + 1)
+        text = f"{kind}({inside})" if inside else kind
+    text = re.sub(" at 0x[0-9a-f]+", "", text or _SHORT.repr(value))  # addresses differ from run to run
+    return without_credentials(text)[:200]

@@ -28,7 +28,7 @@ from labkit import interrupts
 from labkit.display import cards
 from labkit.errors import LabError, expect_int
 from labkit.files import private_file
-from labkit.settings import Settings, logs_held_back, variables_set
+from labkit.settings import OTHER_HOME, Settings, logs_held_back, variables_set
 from labkit.system import family, java, process_info, supervision
 
 if TYPE_CHECKING:
@@ -170,7 +170,10 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
     with interrupts.stoppable("the start of Spark", undo=lambda: _end(home, group, active())) as check:
         # In this order: another kernel that starts meanwhile removes folders that no process uses.
         supervision.use(home, group, keep=_KEEP_SECONDS)
-        _prepare(_folder(home, group), used=supervision.users(home).keys(), workers=workers)
+        try:
+            _prepare(_folder(home, group), used=supervision.users(home).keys(), workers=workers)
+        except OSError as error:
+            raise LabError(f"prepare {_folder(home, group)} for Spark", str(error), OTHER_HOME) from error
         check()
         started = Session(_start(master, home, group, check), home, group, slots)
         check()

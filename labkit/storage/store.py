@@ -85,7 +85,8 @@ class Store:
         except LabError:
             raise
         except Exception as error:
-            fix = "are endpoint and port right, and does the store run there?"
+            fix = "are endpoint and port right, and does the store run there? Or it refused a large object "
+            fix += "unread: may these keys write there, and has it room?"
             if self.home is not None:
                 fix = "is its disk full, or a part of the path an object already? "
                 fix += f"Its log is {server.log_of(self.home)}. "

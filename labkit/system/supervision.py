@@ -26,10 +26,11 @@ from labkit.files import atomic_write, json_object
 from labkit.interrupts import wait_until
 from labkit.settings import OTHER_HOME
 from labkit.system import family, supervisor
-from labkit.system.supervisor import KEEP_SECONDS, SOCKET, UNKNOWN
+from labkit.system.supervisor import KEEP_SECONDS, OTHER_VERSION, PROTOCOL, SOCKET, UNKNOWN
 
 _START_SECONDS = 30.0  # for a supervisor; it takes 0.3
 _END_SECONDS = 3.0  # for one that has stopped everything
+_AGAIN = "python -m labkit stop, then start again"
 
 _supervisors: list[subprocess.Popen] = []  # that this process has started
 
@@ -152,13 +153,17 @@ def _request(home: Path, do: str, files: list[int], **about: Any) -> tuple[socke
         while not (process and (process.poll() or 0) > 0) and time.monotonic() < deadline:
             if (connection := _open(home)) is not None:
                 with contextlib.suppress(OSError, ValueError):
-                    return connection, _answer(connection, do, files, **about)
+                    answer = _answer(connection, do, files, **about)
+                    if answer.get("error") == OTHER_VERSION:
+                        connection.close()
+                        raise LabError("use the lab's supervisor", OTHER_VERSION, _AGAIN)
+                    return connection, answer
                 connection.close()  # it was about to end
             elif process is None or process.poll() is not None:  # another one was ending, or has ended it
                 process = _start_supervisor(home, log)
             time.sleep(0.01)
         said = log.read_text(errors="replace").strip().splitlines()
-        fact, fix = said[-1] if said else "it does not answer", f"python -m labkit stop; {log} has more"
+        fact, fix = said[-1] if said else "it does not answer", f"{_AGAIN} (its log is {log})"
     except OSError as error:
         fact, fix = error.strerror or str(error), f"make {home} writable, or use another home: {OTHER_HOME}"
     raise LabError("start the lab's supervisor", fact, fix)
@@ -166,7 +171,7 @@ def _request(home: Path, do: str, files: list[int], **about: Any) -> tuple[socke
 
 def _answer(connection: socket.socket, do: str, files: list[int], **about: Any) -> Any:
     socket.send_fds(connection, [b"\n"], files)
-    connection.sendall(json.dumps({"do": do, **about}).encode() + b"\n")
+    connection.sendall(json.dumps({"do": do, "protocol": PROTOCOL, **about}).encode() + b"\n")
     with connection.makefile("rb", buffering=0) as lines:  # what follows the line is for `_stay`
         return json.loads(lines.readline())
 

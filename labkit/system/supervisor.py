@@ -27,6 +27,8 @@ from typing import Any
 
 import psutil
 
+PROTOCOL = 3  # raise it when a request changes
+OTHER_VERSION = "the lab's supervisor is of another version of labkit"
 SOCKET, LOCK = "lab.sock", "lab.lock"
 ENDED = b"!"  # what a user receives that has left its group, or whose group was stopped
 UNKNOWN = 256  # the exit status of what another supervisor started
@@ -140,9 +142,13 @@ class Supervisor:
             for file in files:
                 os.close(file)
 
-    def _do(self, connection: socket.socket, files: list[int], *, do: str, **given: Any) -> object:
+    def _do(
+        self, connection: socket.socket, files: list[int], *, do: str, protocol: int = 0, **given: Any
+    ) -> object:
         if self._over and do in ("start", "use"):
             raise ConnectionAbortedError("it is ending")  # the client asks the next one
+        if protocol != PROTOCOL and do != "stop":
+            return {"error": OTHER_VERSION}
         match do:
             case "start":
                 return self.start(stdin=files[0] if files else subprocess.DEVNULL, **given)

@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow.fs
@@ -194,6 +194,8 @@ def reported_checkpoints(
         LabError: there is no such run, or its list is not Ray's.
     """
     try:
+        if filesystem is None and "://" not in path:
+            path = str(Path(path).expanduser().absolute())
         files, place = (filesystem, path) if filesystem else pyarrow.fs.FileSystem.from_uri(path)
         folder = PurePosixPath(place).as_posix()  # as Ray gives it
         with files.open_input_stream(f"{folder}/checkpoint_manager_snapshot.json") as file:

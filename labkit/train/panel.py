@@ -6,7 +6,8 @@
 
 The loop knows nothing of the panel. During the run the trainer has one more callback, and a wrapper around
 its loop that follows it from outside (see `labkit.panel.tracking.hooks`). What the workers and the run's
-controller report comes to the kernel through a small actor: `labkit.panel.tracking.mailbox`.
+controller report comes to the kernel: on a cluster that the lab started over a socket, on others through a
+small actor (`labkit.panel.tracking.mailbox`).
 """
 
 import contextlib
@@ -132,6 +133,10 @@ class TrainPanel(Panel):
 
     def channel(self, on_event: Callable[[dict[str, Any]], Any]) -> Any:
         if not ray.is_initialized():  # pickled for other processes than Ray's
+            return super().channel(on_event)
+        lab = cluster.peek()  # the reader may have left it, and use another one
+        # All of its nodes are on this machine, and a socket costs less than an actor.
+        if lab is not None and lab.is_ours and lab.address == ray.get_runtime_context().gcs_address:
             return super().channel(on_event)
         return Mailbox(on_event, f"labkit-panel-{self.run_id}")
 

@@ -55,6 +55,7 @@ class SweepCallback(tune.Callback):
 
     def __init__(self) -> None:
         self._trials: Sequence[Any] = ()
+        self._configs: dict[str, Any] = {}  # by trial, what is shown: Tune replaces one that it changes
         self._has_time = False  # whether any result had what the scheduler counts
         self._next_look = 0.0
         self._news_at = time.monotonic()  # when a trial last reported, began or ended
@@ -78,26 +79,25 @@ class SweepCallback(tune.Callback):
 
     @_if_open
     def on_step_end(self, **_: Any) -> None:
-        run, running = self.panel.state, [trial for trial in self._trials if trial.status == "RUNNING"]
-        run.at_once = max(run.at_once, len(running))
         if time.monotonic() >= self._next_look:  # a step takes a few milliseconds
             self._next_look = time.monotonic() + _LOOK_EVERY
             waits = self._waits()
             with self.panel.update() as state:
-                for trial in sorted(self._trials, key=trials.place_of):
-                    self._look(state, trial)
+                self._look_at_all(state)
                 state.waits = waits
 
     @_if_open
     def on_trial_result(self, trial: Any, result: dict[str, Any], **_: Any) -> None:
         self._news_at = time.monotonic()
         with self.panel.update() as state:
-            known, config = self._known(state, trial), trials.shown_config(trial.config)
-            known.changes += config != known.config
-            known.config = config
+            known = self._known(state, trial)
+            if self._configs[trial.trial_id] is not trial.config:
+                before, known.config = known.config, self._shown_config(trial)
+                known.changes += before != known.config
             self._take(state, trial, result)
             if known.status != "running":  # it begins, perhaps in the place of others
-                self._next_look = 0.0
+                self._look_at_all(state)
+            state.set_status(trial.trial_id, "running")
 
     @_if_open
     def get_state(self) -> None:
@@ -119,11 +119,15 @@ class SweepCallback(tune.Callback):
 
     def _known(self, state: SweepRun, trial: Any) -> TrialState:
         if trial.trial_id not in state.trials:
-            state.add(trial.trial_id, trials.shown_config(trial.config))
+            state.add(trial.trial_id, self._shown_config(trial))
             # trial.last_result would ask the trial's process, and wait for it.
             if result := trial.run_metadata.last_result:  # of an interrupted sweep
                 self._take(state, trial, result)
         return state.trials[trial.trial_id]
+
+    def _shown_config(self, trial: Any) -> dict[str, Any]:
+        self._configs[trial.trial_id] = trial.config
+        return trials.shown_config(trial.config)
 
     def _take(self, state: SweepRun, trial: Any, result: dict[str, Any]) -> None:
         """Take over a result; the metric "val/loss" may be in a dict "val"."""
@@ -139,6 +143,12 @@ class SweepCallback(tune.Callback):
             seconds=result.get("time_total_s", 0.0),
             time=trials.number(result.get(plan.time)) if plan.rungs else None,
         )
+
+    def _look_at_all(self, state: SweepRun) -> None:
+        """Look at those first that ran at the last look: else one that begins seems to run while they do."""
+        ran = {id for id, known in state.trials.items() if known.status == "running"}
+        for trial in sorted(self._trials, key=lambda one: (one.trial_id not in ran, trials.place_of(one))):
+            self._look(state, trial)
 
     def _look(self, state: SweepRun, trial: Any) -> None:
         known, status = self._known(state, trial), trials.STATUS.get(trial.status, "waiting")
@@ -171,7 +181,6 @@ class SweepPanel(LivePanel):
 
     exclusive = True
     first_phase = "start"
-    drawing_share = 0.01
 
     def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
         self._dataset = dataset

@@ -86,8 +86,10 @@ class SweepRun(Run):
 
     def set_status(self, id: str, status: str, *, why: str = "", now: float | None = None) -> None:
         self.trials[id].status, self.trials[id].why = status, why
-        if status == "running" and self.phase != "training":
-            self.enter("training", now)
+        if status == "running":
+            self.at_once = max(self.at_once, self.counts()["running"])
+            if self.phase != "training":
+                self.enter("training", now)
 
     def reported(
         self, id: str, *, iteration: int, value: Any, seconds: float, time: float | None = None

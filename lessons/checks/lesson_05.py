@@ -86,6 +86,8 @@ def _rungs(rungs: Any, left: Any) -> None:
 )
 def _sweep(descend: Any, search: Any) -> None:
     """The learner's sweep; what its trials reported and saved is compared with the same steps here."""
+    from labkit.tune.trials import TunerPlan
+
     expect_function(descend, "descend")
     with folder_of_check() as folder:
         tuner = result_of(search, folder, what="search")
@@ -96,7 +98,8 @@ def _sweep(descend: Any, search: Any) -> None:
         for result in results:
             _reported_each_step(result, result.config["lr"])
         _stopped_at_rungs([len(result.metrics_dataframe) for result in results])
-        best = result_of(results.get_best_result, what="get_best_result()").metrics["loss"]
+        compared = TunerPlan.from_tuner(tuner).compared  # the metric may be the scheduler's
+        best = result_of(results.get_best_result, *compared, what="get_best_result").metrics["loss"]
         if best > min(result.metrics["loss"] for result in results):
             raise Wrong(
                 f"the best result has the loss {best:.3g}, and another trial has less: metric and mode"

@@ -54,7 +54,8 @@ NODES = [node(2, GPU=1), node(4, "node-2", validation=1.0)]
         {},
         {"num_cpus": None, "num_gpus": 1},
         {"num_cpus": 3, "resources": {"validation": 1}},
-        {"label_selector": {"ray.io/accelerator-type": "L4"}},  # Ray alone knows the labels
+        {"label_selector": {"ray.io/accelerator-type": "L4"}},  # Ray alone knows the labels …
+        {"resources": {"node:__internal_head__": 0.001}},  # … and names of its own
     ],
 )
 def test_a_task_that_some_node_can_run(options):
@@ -62,14 +63,19 @@ def test_a_task_that_some_node_can_run(options):
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    "options, said, fix",
     [
-        ({"num_cpus": 5}, "each needs 5 CPU of one node"),
-        ({"num_gpus": 1, "resources": {"validation": 1}}, "1 CPU and 1 GPU and 1 validation of one node"),
-        ({"num_cpus": 0, "resources": {"disk": 0.5}}, "head 0 disk, node-2 0 disk"),
+        ({"num_cpus": 5}, "each needs 5 CPU of one node", "lab.add_node(cpus=…)"),
+        (
+            {"num_gpus": 1, "resources": {"validation": 1}},
+            "1 CPU and 1 GPU and 1 validation of one node",
+            "lab.add_node(cpus=…, resources={'validation': …})",  # Ray refuses a GPU there
+        ),
+        ({"num_cpus": 0, "resources": {"disk": 0.5}}, "head 0 disk, node-2 0 disk", "{'disk': …})"),
     ],
 )
-def test_a_task_that_no_node_can_ever_run(options, said):
+def test_a_task_that_no_node_can_ever_run(options, said, fix):
     with pytest.raises(LabError, match="run validations") as refused:
         check_task_fits(NODES, options, attempt="run validations")
     assert said in refused.value.fact and "wait forever" in refused.value.fact
+    assert refused.value.fix.endswith(fix)

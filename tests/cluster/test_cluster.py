@@ -99,6 +99,7 @@ def test_a_start_that_waits_for_another_one_in_vain_says_so(home, monkeypatch):
     [
         ("'no Ray here'", "`ray start` failed: no Ray here"),
         ("'Failed to start the dashboard, return code 1\\na line of its log'", "its dashboard did not start"),
+        ("print('Ray runtime started.')", "`ray start` did not print its address"),
         # Ray's own limit is 60 s. On a busy machine that is too short, and what it prints then is no help.
         ("os.environ['RAY_DASHBOARD_STARTUP_TIMEOUT_S']", f"`ray start` failed: {nodes.START_TIMEOUT}"),
     ],

@@ -44,8 +44,9 @@ def test_a_fixed_sweep_is_judged_by_its_results(results, said, monkeypatch):
     assert said in repr(check("05-4", lambda: "a tuner"))
 
 
-def rungs(max_t, grace_period, reduction_factor):
-    return ASHAScheduler(max_t=max_t, grace_period=grace_period, reduction_factor=reduction_factor)
+def rungs(max_t, grace_period, reduction_factor, **compared):
+    about = {"max_t": max_t, "grace_period": grace_period, "reduction_factor": reduction_factor}
+    return ASHAScheduler(**about, **compared)
 
 
 LR, ASHA = tune.loguniform(0.001, 1), rungs(9, 1, 3)
@@ -70,13 +71,14 @@ class Sweep(Results):
             found = {"config": {"lr": rate}, "metrics": metrics, "metrics_dataframe": frame}
             self.append(SimpleNamespace(**found, checkpoint=checkpoint))
 
-    def get_best_result(self):
+    def get_best_result(self, metric, mode):
+        assert (metric, mode) == ("loss", "min")
         return self.best(self, key=lambda result: result.metrics[self.metric])
 
 
-def a_tuner(folder, lr=LR, scheduler=ASHA, steps=9):
+def a_tuner(folder, lr=LR, scheduler=ASHA, steps=9, metric="loss"):
     """What `search` returns, as asked for or with a mistake."""
-    options = tune.TuneConfig(metric="loss", mode="min", num_samples=9, scheduler=scheduler)
+    options = tune.TuneConfig(metric=metric, mode=metric and "min", num_samples=9, scheduler=scheduler)
     run = tune.RunConfig(storage_path=folder)
     return tune.Tuner(
         lambda config: None, param_space={"lr": lr, "steps": steps}, tune_config=options, run_config=run
@@ -125,6 +127,7 @@ def test_what_the_trials_of_a_sweep_did(mistake, said, monkeypatch, tmp_path):
         ({"lr": ...}, "not attempted"),
         # Without max_t each trial has nine steps anyway.
         ({"scheduler": ASHAScheduler(grace_period=1, reduction_factor=3)}, "solved"),
+        ({"scheduler": rungs(9, 1, 3, metric="loss", mode="min"), "metric": None}, "solved"),
         ({"scheduler": None}, "is there a scheduler?"),
         ({"scheduler": HyperBandScheduler()}, "the scheduler is HyperBandScheduler"),
         ({"scheduler": rungs(9, 3, 3)}, "the first rung is after 3 steps"),

@@ -352,6 +352,14 @@ def test_no_hook_is_left_after_an_error_and_how_far_it_came_is_known(tracker, ev
     assert places() == before and hooks._following == []
     assert (events[-1]["step"], events[-1]["done"]) == (3, False)
 
+    def interrupted(event):
+        if event.get("done"):
+            raise error
+
+    with pytest.raises(error), following(Tracker("run", interrupted)):
+        train(Hand(), loader(), epochs=1)
+    assert places() == before and hooks._following == []
+
 
 def test_an_odd_batch_and_another_thread_train_and_are_not_followed(tracker, events):
     class Odd:
@@ -391,6 +399,15 @@ print([(event["step"], event["rows"]) for event in events if event["kind"] == "s
 def test_torch_is_not_imported_for_a_loop_and_is_followed_if_the_loop_imports_it():
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=250)
     assert done.stdout.strip() == "[(2, 10)]", done.stderr
+
+
+@pytest.mark.parametrize(("rank", "size", "pause"), [(0, 64, 0.2), (1, 2, 0.2), (63, 64, 1.6)])
+def test_one_of_many_ranks_tells_less_often(rank, size, pause, tracker, monkeypatch):
+    """One process takes in what all of them tell; rank 0 is the one that the reader sees."""
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", str(size))
+    monkeypatch.setattr(tracker, "in_worker", True, raising=False)
+    assert hooks.Follower(tracker)._pause == pause
 
 
 def test_an_error_in_a_step_that_the_loop_survives(tracker, events):

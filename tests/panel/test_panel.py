@@ -1,5 +1,6 @@
 """The panel around a run: opened, drawn, ended in every way, used again; in this process and from others."""
 
+import copy
 import os
 import pickle
 import signal
@@ -246,11 +247,15 @@ def test_a_pickled_panel_is_a_tracker_and_tells_no_key(panel, settings):
         assert key not in repr(panel) + repr(tracker) + repr(panel.listen()) + repr(panel.__reduce__())
         TrackedFunction(lambda: current().step(4), tracker)()
         until(lambda: panel.state.workers and panel.state.workers[0].step == 1)
+    assert copy.deepcopy({"panel": panel})["panel"] is panel  # a configuration may be copied
     # A later cell that sends a function which mentions `panel` anywhere pickles it.
     tracker = pickle.loads(pickle.dumps(panel))
     assert (panel._listener, panel.state.status) == (None, "finished")
     TrackedFunction(lambda: current().step(4), tracker)()  # it reports nowhere, and says nothing
     assert panel.state.workers[0].made == 1
+
+    with pytest.warns(UserWarning, match="send it inside its `with` block"):
+        pickle.dumps(Panel("early", settings=settings))
 
     class Elsewhere(Panel):
         def host(self):
@@ -272,6 +277,8 @@ def test_functions_get_the_record_while_it_grows_and_so_does_its_file(settings, 
     def broken(record):
         raise OSError("the server is gone")
 
+    held = threading.Event()
+
     with (
         pytest.warns(UserWarning, match="gets no more of '00-baseline': the server is gone"),
         Panel("00-baseline", settings=settings, live=[broken, got.append]) as panel,
@@ -284,3 +291,8 @@ def test_functions_get_the_record_while_it_grows_and_so_does_its_file(settings, 
         until(lambda: len(records.find(settings.home)[0].history) == 2)
     assert (got[-1].state, got[-1].metrics) == ("finished", {"loss": 0.5})
     assert got[-1] == records.read(got[-1].folder)
+    with Panel("held", settings=settings, live=[lambda _: held.wait(60)]) as panel:
+        for epoch in range(2):  # one that hangs holds up no record
+            panel.report({"epoch": epoch, "loss": 0.5})
+            until(lambda wanted=epoch + 1: len(records.find(settings.home)[0].history) == wanted)
+        held.set()

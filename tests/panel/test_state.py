@@ -63,6 +63,34 @@ def test_the_share_that_is_done_and_the_time_left(run):
     assert more.state.fraction() is None and more.state.eta(T0 + 3) is None  # more passes than epochs
 
 
+def test_a_loop_whose_steps_are_not_seen_is_followed_by_its_reports():
+    """Keras makes its steps inside `fit`; without the callback of the lab, the panel has the reports."""
+    run = Run(epochs=4)("worker", 4, workers=2)
+    run.state.fill(T0 + 5)
+    assert run.state.progress == (0.0, "preparing")
+    for epoch in range(3):
+        run("report", 6 + 2 * epoch, metrics={"epoch": epoch, "loss": 0.5})
+    run.state.fill(T0 + 10)
+    assert run.state.progress == (0.75, "epoch 4 of 4 · about 2.0 s left")
+    assert run.state.time_breakdown(T0 + 10) == {"start": 4.0, "training": 6.0}
+    run("report", 12, metrics={"epoch": 3, "loss": 0.4}).state.end("finished", T0 + 12)
+    run.state.fill(T0 + 12)
+    assert (run.state.what, run.state.fraction()) == ("4 epochs", 1.0)
+    assert run.state.to_record()["seconds_to_start"] == 4.0
+    waiting = Run(epochs=1)("worker", 4, workers=1)("report", 6, metrics={"epoch": 0, "loss": 0.5})
+    waiting("checkpoint", 6, path="/c", status="pending", metrics={"epoch": 0}).state.end("finished", T0 + 60)
+    assert waiting.state.time_breakdown() == {"start": 4.0, "training": 2.0, "rest": 54.0}
+    for length in ({}, {"steps": 9}):  # how long it is, the reports don't tell
+        unknown = Run(**length)("worker", 1)("report", 2, metrics={"loss": 0.5})
+        unknown.state.fill(T0 + 3)
+        assert unknown.state.eta(T0 + 3) is None
+    often = Run(epochs=2)("worker", 0, workers=1)
+    for second in range(5):  # reports that are no epochs
+        often("report", second, metrics={"loss": 0.5})
+    often.state.fill(T0 + 5)
+    assert often.state.progress == (None, "epoch 6")
+
+
 @pytest.mark.parametrize(
     ("given", "known"), [("3", None), (2.5, None), (0, None), (-1, None), ([3], None), (np.int64(3), 3)]
 )

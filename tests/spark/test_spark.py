@@ -84,6 +84,10 @@ def test_what_stands_in_the_way_of_a_start(home, tmp_path, monkeypatch):
         spark.session(slots=1)
     assert f"unset JAVA_HOME ({tmp_path})" in raised.value.fix
     assert family.groups(home) == set()
+    (home / "spark").rename(home / "before")
+    (home / "spark").touch()
+    with pytest.raises(LabError, match="for Spark"):
+        spark.session(slots=1)
     monkeypatch.setattr(SparkContext, "_active_spark_context", type("Theirs", (), {"master": "yarn"})())
     with pytest.raises(LabError, match=r"did not start \(yarn\)"):
         spark.session(slots=1)

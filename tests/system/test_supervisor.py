@@ -281,6 +281,16 @@ def test_of_two_that_start_at_once_one_stays(home, tmp_path):
     assert [one.wait(300) for one in both] == [0, 0]
 
 
+def test_one_of_another_version_is_named_at_once_and_can_be_stopped(home, start, monkeypatch):
+    start(SLEEP)
+    monkeypatch.setattr(supervision, "PROTOCOL", 0)
+    monkeypatch.setattr(supervision, "_START_SECONDS", 1e9)
+    with pytest.raises(LabError, match="another version") as raised:
+        supervision.use(home, "two")
+    assert "labkit stop" in raised.value.fix
+    assert supervision.stop(home) and not family.running(home)
+
+
 # -- one home, two hosts ----------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from labkit.cluster import capacity
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
 from labkit.panel.tracking import hooks
+from labkit.panel.tracking.mailbox import Mailbox
 from labkit.system import family
 from labkit.train import TrainPanel
 from labkit.train.callbacks import ReportCallback, first_failure
@@ -75,7 +76,7 @@ def test_without_workers(home, panel):
     assert (trainer.run_config.name, trainer.run_config.callbacks) == (name, [])
 
 
-def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel):
+def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel, monkeypatch):
     shared = RunConfig(storage_path=str(home / "runs"))
     trainer = trainer_of(home, shared=shared)
     result = panel.fit(trainer)
@@ -103,8 +104,15 @@ def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel):
     assert alone.return_value == result.return_value  # the weights are those without a panel
     # A run without a name gets one of its own: two in one second would go on from each other.
     first = panel.run_id
-    panel.fit(trainer)
+    # On a cluster that the lab did not start, an actor brings what the workers say.
+    left = SimpleNamespace(is_ours=True, address="10.0.0.7:6379", log_dir=None)
+    monkeypatch.setattr("labkit.cluster.peek", lambda: left)  # connected to last, and left
+    with panel.watch(trainer):
+        assert isinstance(panel.listen(), Mailbox)
+        trainer.fit()
     assert panel.run_id != first and len(state.history) == 3 == len(panel.state.history)
+    assert {(worker.made, worker.rows) for worker in panel.state.workers.values()} == {(12, 96)}
+    assert panel.state.printed == 6 and len(panel.state.checkpoints) == 3
     assert state.note == panel.state.note == ""
 
 

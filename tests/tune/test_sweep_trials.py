@@ -36,6 +36,30 @@ def test_a_restored_sweep_keeps_the_numbers_of_its_trials_and_counts_changed_con
     assert (changed.changes, changed.config, changed.status) == (1, {"x": 3}, "running")
 
 
+def test_trials_that_report_once_have_run(monkeypatch):
+    """They are over when Tune's step ends, so none is seen running then."""
+    panel = SweepPanel("short")
+    panel.plan = TunerPlan.from_tuner(tune.Tuner(print, tune_config=tune.TuneConfig(metric="count")))
+    panel.state = panel.new_state()
+    panel.state.start("start")
+    monkeypatch.setattr(SweepPanel, "current", lambda: panel)
+    callback, both = SweepCallback(), [
+        SimpleNamespace(
+            trial_id=f"t{x}", experiment_tag=f"{x}_x={x}", status="RUNNING", config={"x": x},
+            run_metadata=SimpleNamespace(last_result={}),
+        )
+        for x in range(2)
+    ]  # fmt: skip
+    callback.on_step_begin(trials=both)
+    for trial in both:
+        callback.on_trial_result(trial=trial, result={"count": 1, "training_iteration": 1})
+    for trial in both:
+        trial.status = "TERMINATED"
+    callback.on_step_end()
+    assert panel.state.counts() == {"finished": 2} and panel.state.at_once == 2
+    assert "training" in panel.state.phases
+
+
 def asha(**options):
     return ASHAScheduler(metric="score", mode="max", reduction_factor=3, **options)
 

@@ -1,10 +1,10 @@
 """Carry events from any process of a run to the kernel that draws them.
 
 In a worker, a `Sender` puts each event into a bounded queue, and a thread of its own delivers what is there:
-sending never blocks the training. The address says where it goes: in runs of Ray to an actor that the kernel
-asks (`labkit.panel.tracking.mailbox`), in all others to a `Listener` of the kernel, by ZeroMQ, encrypted by
-CURVE: only a process that has the kernel's public key gets through. Address and key are pickled into the
-training function with the panel, so the key is in no environment variable and on no command line.
+sending never blocks the training. The address says where it goes: mostly to a `Listener` of the kernel, by
+ZeroMQ, encrypted by CURVE, so only a process that has the kernel's public key gets through; from a cluster of
+Ray that the lab did not start, to an actor (`labkit.panel.tracking.mailbox`). Address and key are pickled
+with the panel into the training function, so the key is in no environment variable and on no command line.
 
 Nothing that arrives is unpickled.
 """
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
 _PAUSE = 0.2  # seconds between two deliveries: a call of an actor costs as much as a small model's step
-_KEEP_OPEN = 5.0  # seconds without an event after which a sender hangs up: processes are used again
+_KEEP_OPEN = 60.0  # seconds without an event after which a sender hangs up: processes are used again
 _QUEUE_SIZE = 1000  # messages; the oldest are dropped
 _MAX_MESSAGE = 1 << 18  # bytes
 _LINGER = 2000  # milliseconds that the end of a connection waits for its last messages to leave

@@ -31,9 +31,10 @@ from types import ModuleType
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.panel.tracking import Tracker
+from labkit.panel.tracking import Tracker, group_size
 
-EVENTS_PER_SECOND = 5  # at most; a loss on a GPU is waited for only then
+_PAUSE = 0.2  # seconds between two events of a rank; a loss on a GPU is waited for only then
+_OF_ALL, _LONGEST = 40, 2.0  # events a second of all ranks but rank 0: one process takes them in; the pause
 
 _following: list["Follower"] = []  # of this process, the innermost last
 
@@ -105,6 +106,8 @@ class Follower:
         self._epoch: Epoch | None = None
         self._epochs = self._steps = 0
         self._left = self._sent = 0.0
+        others = (tracker.in_worker and tracker.rank() and group_size()) or 0
+        self._pause = min(max(_PAUSE, others / _OF_ALL), _LONGEST)
         self._loss: Any = None  # of the latest `backward`
         self._shown: Any = None  # of the one before the latest step
         self._told: dict[str, Any] = {}  # by a loop that counts
@@ -202,6 +205,7 @@ class Follower:
         if self._epoch is None:
             self._open(None, perf_counter())
         self._epoch.rows += rows
+        self._drawn.clear()  # it may draw from a loader, too
         self._made(perf_counter())
 
     def end_epoch(self) -> None:
@@ -256,7 +260,7 @@ class Follower:
         epoch = self._epoch
         self._steps += 1
         epoch.steps, epoch.ended = epoch.steps + 1, now
-        if epoch.steps == 1 or now - self._sent > 1 / EVENTS_PER_SECOND:
+        if epoch.steps == 1 or now - self._sent > self._pause:
             self._send(epoch)
 
     def _decide(self, drawn: list[Pass], now: float) -> None:
@@ -371,13 +375,15 @@ class Follower:
 
     def finish(self, *, well: bool) -> None:
         """The loop has returned, or has raised."""
-        if self._on and well:
-            if self._epoch is None and self._epochs:  # it may have evaluated and saved after its last epoch
-                self._tracker.emit("end", seconds=perf_counter() - self._left)
-            self.end_epoch()
-        elif self._on and self._epoch is not None:
-            self._send(self._epoch)
-        self.leave()
+        try:
+            if self._on and well:
+                if self._epoch is None and self._epochs:  # it may have evaluated and saved after its last one
+                    self._tracker.emit("end", seconds=perf_counter() - self._left)
+                self.end_epoch()
+            elif self._on and self._epoch is not None:
+                self._send(self._epoch)
+        finally:  # also if the reader interrupts this
+            self.leave()
 
 
 class Watched:

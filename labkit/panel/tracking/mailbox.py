@@ -1,4 +1,4 @@
-"""The way of events in a run of Ray: an actor keeps them until the kernel asks for them.
+"""The way of events on a Ray cluster elsewhere: an actor keeps them until the kernel asks for them.
 
 Workers need nothing but Ray: no port of the kernel, so it works through NAT, over IPv6 and ``ray://``, and
 behind Ray's own token and TLS.
