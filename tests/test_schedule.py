@@ -52,8 +52,14 @@ def test_real_ranks_say_what_they_waited_for_or_raised():
             signal.raise_signal(signal.SIGKILL)
         yield recv(1)
 
-    with pytest.raises(LabError, match="rank 0 raised .* when it receives from rank 1"):
-        schedule.on_ranks(dies, 2, limit=6)
+    def all_die(rank, world):
+        yield compute()
+        signal.raise_signal(signal.SIGKILL)
+
+    with pytest.raises(LabError, match="rank 1 ended without a word"):
+        schedule.on_ranks(dies, 2, limit=90)
+    with pytest.raises(LabError, match="rank 0, 1 ended without a word"):
+        schedule.on_ranks(all_die, 2, limit=1e9)
     with pytest.raises(LabError, match="Timed out.*receives from rank . in line"):
         schedule.on_ranks(deaf, 2, limit=6)  # the ranks have to meet within that, too
     with pytest.raises(LabError, match="ValueError: no data on"):

@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import os
 import re
 import unicodedata
 import warnings
@@ -35,14 +36,16 @@ def from_folder(
             first, which all must have.
         test, seed: as in `OwnData`; the order of the rows depends on the seed, too.
     """
-    folder, attempt = Path(str(path)).expanduser(), f"load images from {path}"
+    given = path if isinstance(path, os.PathLike) else str(path)
+    folder, attempt = Path(given).expanduser(), f"load images from {str(given)[:200]}"
     expect_installed(attempt, "PIL")
     check_split(test, seed)
     numbers = np.asarray((1, 1) if size is None else size)
     if numbers.shape != (2,) or numbers.dtype.kind not in "iu" or numbers.min() < 1:
         raise LabError(attempt, f"size={size!r} is no height and width", "for example size=(32, 48)")
-    if not folder.is_dir():
-        fix = copied_first(path) or "pass the folder that has one folder per class"
+    if not os.path.isdir(folder):  # False for a text that is too long for a path
+        fix = copied_first(path, "unpack it, and pass the folder")
+        fix = fix or "pass the folder that has one folder per class"
         raise LabError(attempt, "there is no such folder", fix)
     classes = _classes(folder, attempt)
     x = _read([file for files in classes.values() for file in files], size, attempt)

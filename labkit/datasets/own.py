@@ -170,16 +170,20 @@ def files_of(source: Any, suffixes: tuple[str, ...], attempt: str) -> tuple[str,
     return first.name if first.is_dir() else Path(first.name.removesuffix(".gz")).stem, files
 
 
-def copied_first(source: object) -> str:
-    """How to bring what is at an address to this machine; "" if `source` is no address."""
-    scheme, _, rest = str(source).partition("://")
+def copied_first(source: object, then: str = "") -> str:
+    """How to bring what is at an address to this machine, and `then`; "" if `source` is no address."""
+    found = re.fullmatch(r"(\w+)://([^\s?#]{1,500})(\S{0,500})", str(source)[:2000])
+    scheme, rest, more = found.groups() if found else ("file", "", "")
     name = rest.rstrip("/").rpartition("/")[2]
-    if not rest:
-        return ""
-    if scheme in ("http", "https"):
-        return f"copy it first: urllib.request.urlretrieve({str(source)!r}, {name!r}), and pass {name!r}"
-    fix = f"copy it first: store.files.get({rest!r}, {name!r}, recursive=True), and pass {name!r}; store is "
-    return fix + "what storage.start() or storage.connect(…) returns"
+    if not found or scheme == "file":
+        return f"pass the path {rest!r}" if rest else ""
+    if scheme in ("s3", "s3a"):
+        fix = f"copy it first: store.files.get({rest!r}, {name!r}, recursive=True), and pass {name!r}; "
+        return f"{fix}store is what storage.start() or storage.connect(…) returns"
+    if scheme in ("http", "https") and not (then or more):
+        code = f"import urllib.request; urllib.request.urlretrieve({str(source)!r}, {name!r})"
+        return f"copy it first: {code}, and pass {name!r}"
+    return f"copy it to this machine first, and {then or 'pass its path'}"
 
 
 def _pandas_code(file: Path, encoding: str = "utf-8") -> str:

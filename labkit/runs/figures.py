@@ -145,13 +145,19 @@ def _draw_curves(
     different = list(dict.fromkeys(keys))
     for place, (run, label, key) in enumerate(zip(found, labels, keys, strict=True)):
         entries = [(entry.get("epoch", n), entry.get(metric)) for n, entry in enumerate(run.history)]
-        points = [(number(epoch), number(value)) for epoch, value in entries]
+        points = [(_drawn(epoch), _drawn(value)) for epoch, value in entries]
         points = [(epoch + 1, value) for epoch, value in points if epoch is not None and value is not None]
         look = looks[different.index(key) % len(looks)]
         named = label if keys.index(key) == place else None
         axes.plot(*zip(*points, strict=True) if points else ([], []), marker="o", label=named, **look)
     axes.set(title=metric, xlabel="epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def _drawn(value: Any) -> float | None:
+    """The number, and infinity (which leaves a gap) for one that matplotlib's axes can't show."""
+    value = number(value)
+    return value if value is None or abs(value) < 1e300 else float("inf")
 
 
 def _draw_seconds(axes: "Axes", found: Sequence[RunRecord], labels: list[str]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit import interrupts
 from labkit.errors import LabError, expect_int
 from labkit.schedule.ops import MESSAGES, Op
 
@@ -56,18 +57,28 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
     expect_int(attempt, "world", world)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    payload, answers = cloudpickle.dumps((program, args)), {}
-    with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder, context.Pool(world) as pool:
+    payload, answers, others = cloudpickle.dumps((program, args)), {}, set(multiprocessing.active_children())
+    died, deadline = False, time.monotonic() + _START + limit
+    with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder, contextlib.ExitStack() as ends:
+        with interrupts.held():  # a pool that is interrupted while it starts leaves its processes
+            pool = ends.enter_context(context.Pool(world, _watch_parent))
+        ranks = set(multiprocessing.active_children()) - others  # the pool replaces those that end
         work = [(rank, world, payload, folder, limit) for rank in range(world)]
         arriving = pool.imap_unordered(_rank, work)
-        with contextlib.suppress(multiprocessing.TimeoutError):
-            while len(answers) < world:
-                failed = any(said for said, *_ in answers.values())
-                rank, *answers[rank] = arriving.next(timeout=1 if failed else _START + limit)
-    if failed := [f"rank {rank} {said}" for rank, (said, *_) in sorted(answers.items()) if said]:
+        while len(answers) < world and time.monotonic() < deadline:
+            with contextlib.suppress(multiprocessing.TimeoutError):
+                rank, *answers[rank] = arriving.next(timeout=1)
+                continue
+            died = any(one.exitcode is not None for one in ranks)
+            if died or any(said for said, *_ in answers.values()):
+                break
+    silent = ", ".join(str(rank) for rank in range(world) if rank not in answers)
+    if silent and died:
+        fact = f"rank {silent} ended without a word"
+    elif failed := [f"rank {rank} {said}" for rank, (said, *_) in sorted(answers.items()) if said]:
         fact = failed[0]
-    elif silent := [str(rank) for rank in range(world) if rank not in answers]:
-        fact = f"there was no answer from rank {', '.join(silent)}"
+    elif silent:
+        fact = f"there was no answer from rank {silent}"
     else:
         results = [pickle.loads(answers[rank][1]) for rank in range(world)]
         return Measured(results, max(seconds for *_, seconds in answers.values()))
@@ -82,7 +93,6 @@ def _rank(work: tuple[int, int, bytes, str, float]) -> tuple[int, str, bytes, fl
     import torch
     import torch.distributed as dist
 
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     rank, world, payload, folder, limit = work
     answering = None
     try:
@@ -106,6 +116,10 @@ def _rank(work: tuple[int, int, bytes, str, float]) -> tuple[int, str, bytes, fl
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f" when it {answering.doing}" if answering and answering.doing else f" (line {last.lineno})"
         return rank, f"raised {type(error).__name__}: {text}{where}", b"", 0.0
+
+
+def _watch_parent() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:

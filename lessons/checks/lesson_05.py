@@ -245,8 +245,10 @@ def run_tuner(tuner: "Tuner", name: str) -> "ResultGrid":
     if not isinstance(tuner, tune.Tuner):
         raise Wrong(f"{name} is {describe(tuner)}, and a tune.Tuner is expected")
     plan = TunerPlan.from_tuner(tuner)
+    if (lab := cluster.current()) is None:
+        raise Wrong("no cluster is connected: run the cell with cluster.start() first")
     try:
-        plan.check(cluster.current())
+        plan.check(lab)
         with without_noise(), without_lost_cpus():
             plan.run.verbose, plan.run.progress_reporter = 0, tune.CLIReporter()
             results = tuner.fit()

@@ -1,5 +1,6 @@
 """What all data of your own have: a split, a fingerprint, a table for Ray Data."""
 
+import os
 import pickle
 
 import numpy as np
@@ -52,24 +53,34 @@ def test_what_cannot_be_split():
             from_table(TABLE, target="price", **options)
 
 
+FETCH = "import urllib.request; urllib.request.urlretrieve('https://a.org/b.csv', 'b.csv'), and pass 'b.csv'"
+GET = "store.files.get('lab/photos/', 'photos', recursive=True), and pass 'photos'"
+COPY = "copy it to this machine first, and"
+
+
 @pytest.mark.parametrize(
-    "address, copied",
+    "address, of_file, of_folder",
     [
-        ("s3://lab/photos/", "store.files.get('lab/photos/', 'photos', recursive=True), and pass 'photos'"),
-        (
-            "https://a.org/b.csv",
-            "urllib.request.urlretrieve('https://a.org/b.csv', 'b.csv'), and pass 'b.csv'",
-        ),
+        ("s3://lab/photos/", GET, GET),
+        ("https://a.org/b.csv", FETCH, f"{COPY} unpack it, and pass the folder"),
+        ("https://a.org/b.csv?signature=abc", f"{COPY} pass its path", f"{COPY} unpack it"),
+        ("hf://datasets/x/y.parquet", f"{COPY} pass its path", COPY),
+        ("file:///nowhere/t.csv", "pass the path '/nowhere/t.csv'", "pass the path '/nowhere/t.csv'"),
+        ("url,y\nhttps://a.org/1,2\n" * 400, "check the path", "one folder per class"),  # the table itself
     ],
 )
-def test_what_is_at_an_address_is_copied_first(address, copied):
-    calls = (from_folder,), (from_table, "target", "y"), (from_text, "length", 8)
-    for load, *options in calls:
+def test_what_is_at_an_address_is_copied_first(address, of_file, of_folder):
+    calls = (from_folder, {}), (from_table, {"target": "y"}), (from_text, {"length": 8})
+    for load, options in calls:
         with pytest.raises(LabError) as caught:
-            load(address, **dict([options] if options else []))
-        assert copied in caught.value.fix
+            load(address, **options)
+        assert (of_folder if load is from_folder else of_file) in caught.value.fix
+        assert len(caught.value.fix) < 400 and "abc" not in caught.value.fix
 
 
-def test_a_folder_that_is_none():
+def test_a_folder_that_is_none_or_an_entry_of_one(tmp_path):
     with pytest.raises(LabError, match="no such folder"):
         from_folder(None)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LabError, match="it has no folder"):
+        from_folder(next(os.scandir(tmp_path)))

@@ -23,7 +23,7 @@ def test_a_rank_that_waits_is_stopped_and_its_cpus_are_free_again(lab):
     assert run_loop(lambda config: 7, num_workers=2)[0].return_value == 7  # the next check works
 
 
-def test_a_sweep_that_cannot_work_or_is_unfinished(lab, tmp_path):
+def test_a_sweep_that_cannot_work_or_is_unfinished(lab, tmp_path, monkeypatch):
     def run(trainable):
         space = {"lr": tune.grid_search([0.1, 0.5])}
         folder = tune.RunConfig(storage_path=str(tmp_path))
@@ -33,6 +33,9 @@ def test_a_sweep_that_cannot_work_or_is_unfinished(lab, tmp_path):
         run(tune.with_resources(lambda config: {"loss": config["lr"]}, {"CPU": 640}))
     with pytest.raises(NotAttempted):
         run(lambda config: tune.report({"loss": ... + config["lr"]}))
+    monkeypatch.setattr("labkit.cluster.current", lambda: None)  # else fit() would start a Ray of its own
+    with pytest.raises(Wrong, match="no cluster is connected"):
+        run(lambda config: {"loss": config["lr"]})
 
 
 def test_a_function_runs_in_a_task(lab):

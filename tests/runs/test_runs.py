@@ -128,6 +128,7 @@ ODD = [
     ["a", 1.5],
     [[1, 2], {"a": math.inf}],
     [math.nan, -math.inf],
+    [1.7e308, -1.7e308],  # matplotlib multiplies the ends of an axis
 ]
 
 
