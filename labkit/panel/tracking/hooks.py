@@ -260,7 +260,7 @@ class Follower:
         epoch = self._epoch
         self._steps += 1
         epoch.steps, epoch.ended = epoch.steps + 1, now
-        if epoch.steps == 1 or now - self._sent > self._pause:
+        if self._steps == 1 or now - self._sent > self._pause:
             self._send(epoch)
 
     def _decide(self, drawn: list[Pass], now: float) -> None:
