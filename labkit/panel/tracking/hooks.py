@@ -33,6 +33,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.panel.tracking import Tracker, group_size
 
+_WEIGH_EVERY = 1.0  # seconds: the system counts pages for a tenth of a millisecond
 _PAUSE = 0.2  # seconds between two events of a rank; a loss on a GPU is waited for only then
 _OF_ALL, _LONGEST = 40, 2.0  # events a second of all ranks but rank 0: one process takes them in; the pause
 
@@ -99,24 +100,36 @@ class Follower:
         self._tracker, self._on, self._thread = tracker, True, get_ident()
         self._undo = contextlib.ExitStack()
         self._inside = False  # an `iter` or `next` that is being timed; those within it are its own
-        self._optimizer: int | None = None  # whose step is under way
+        self._optimizer: int | None = None  # whose step is under way, while `before_step` is a hook …
+        self._depth: Any = None  # … which this removes: it is needed where no loader tells steps apart
         self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
         self._latest: Pass | None = None  # of them
         self._drawn: list[Pass] = []  # from which passes the loop has drawn since the last step
         self._epoch: Epoch | None = None
         self._epochs = self._steps = 0
         self._left = self._sent = 0.0
+        self._memory, self._weighed = dict[str, Any](), -_WEIGH_EVERY
         others = (tracker.in_worker and tracker.rank() and group_size()) or 0
         self._pause = min(max(_PAUSE, others / _OF_ALL), _LONGEST)
         self._loss: Any = None  # of the latest `backward`
         self._shown: Any = None  # of the one before the latest step
         self._told: dict[str, Any] = {}  # by a loop that counts
         self._scaled = self._loading = self._empty = False
+        self.draw_watched = self.drawing(_next)
 
-    # -- what the hooks call -------------------------------------------------------------------------
+    # -- the hooks: what replaces a function, or is called after one -----------------------------------
+    #
+    # They run once for each batch, when a model's step has emptied the caches: few calls and few lookups.
 
-    def iterate(self, original: Callable, loader: Any, wrap: Callable = lambda iterator: iterator) -> Any:
+    def iterating(self, original: Callable) -> Callable:
         """``iter(loader)``."""
+        return lambda loader: self._iterate(original, loader)
+
+    def generating(self, original: Callable) -> Callable:
+        """``iter(loader)`` of one that gives a generator, which has no class to hook."""
+        return lambda loader: self._iterate(original, loader, Watched)
+
+    def _iterate(self, original: Callable, loader: Any, wrap: Callable = lambda iterator: iterator) -> Any:
         if not self._sees() or self._inside:
             return original(loader)
         if not self._loading:
@@ -130,54 +143,74 @@ class Follower:
         self._latest = self._passes[iterator] = Pass(loader, iterator, perf_counter() - began)
         return iterator
 
-    def generate(self, original: Callable, loader: Any) -> Any:
-        """``iter(loader)`` of one that gives a generator, which has no class to hook."""
-        return self.iterate(original, loader, Watched)
-
-    def draw(self, original: Callable, iterator: Any) -> Any:
+    def drawing(self, original: Callable) -> Callable:
         """``next(iterator)``."""
-        if self._inside or not self._sees():
-            return original(iterator)
-        one = self._latest
-        if one is None or one.iterator() is not iterator:
-            if (one := self._passes.get(iterator)) is None:  # it was made before there were hooks
-                one = self._passes[iterator] = Pass(iterator, iterator, 0.0)
-            self._latest = one
-        began, self._inside = perf_counter(), True
-        try:
-            batch = original(iterator)
-        except StopIteration:
-            one.over = True
-            self._drew(one, began, 0)
-            raise
-        finally:
-            self._inside = False
-        one.batches += 1
-        try:
-            self._drew(one, began, rows_of(batch))
-        except Exception:  # a batch may be anything, and to count is never worth an error
-            self._on = False
-        return batch
+
+        def draw(iterator: Any) -> Any:
+            if self._inside or not self._on or get_ident() != self._thread:
+                return original(iterator)
+            one = self._latest
+            if one is None or one.iterator() is not iterator:
+                if (one := self._passes.get(iterator)) is None:  # it was made before there were hooks
+                    one = self._passes[iterator] = Pass(iterator, iterator, 0.0)
+                self._latest = one
+            began, self._inside = perf_counter(), True
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                one.over = True
+                self._drew(one, began, 0)
+                raise
+            finally:
+                self._inside = False
+            one.batches += 1
+            try:
+                self._drew(one, began, rows_of(batch))
+            except Exception:  # a batch may be anything, and to count is never worth an error
+                self._on = False
+            return batch
+
+        return draw
 
     def before_step(self, optimizer: Any, *_: Any) -> None:
         if self._sees() and self._optimizer is None:
             self._optimizer = id(optimizer)
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
-        if self._sees() and self._optimizer == id(optimizer):
-            self._optimizer = None
-            self._stepped()
+        if not self._on or get_ident() != self._thread or self._optimizer not in (None, id(optimizer)):
+            return
+        self._optimizer, epoch, drawn = None, self._epoch, self._drawn
+        if not drawn and epoch is not None and epoch.first is not None:
+            return  # another optimizer has stepped for the same batch
+        now = perf_counter()
+        if len(drawn) == 1 and drawn[0].epoch is epoch is not None:
+            epoch.add(drawn[0])
+        else:
+            self._decide(drawn, now)
+        drawn.clear()
+        self._shown = self._loss
+        self._made(now)
 
-    def backward(self, original: Callable, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        # A DTensor may have to ask all ranks for its value: only a tensor of this process is read.
-        if self._sees() and not self._scaled and type(loss) is sys.modules["torch"].Tensor:
-            self._loss = loss.detach() if loss.numel() == 1 else self._loss
-        return original(loss, *args, **kwargs)
+    def noting_loss(self, original: Callable) -> Callable:
+        """``loss.backward()``."""
 
-    def scale(self, original: Callable, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        def backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
+            # A DTensor may have to ask all ranks for its value: only a tensor of this process is read.
+            follows = self._on and not self._scaled and get_ident() == self._thread
+            if follows and type(loss) is sys.modules["torch"].Tensor and loss.numel() == 1:
+                self._loss = loss.detach()
+            return original(loss, *args, **kwargs)
+
+        return backward
+
+    def noting_scale(self, original: Callable) -> Callable:
         """A `GradScaler` multiplies the loss by a factor of its own."""
-        self._scaled = self._scaled or scaler.is_enabled()
-        return original(scaler, *args, **kwargs)
+
+        def scale(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            self._scaled = self._scaled or scaler.is_enabled()
+            return original(scaler, *args, **kwargs)
+
+        return scale
 
     def reporting(self, metrics: Any, checkpoint: Any) -> None:
         """The loop calls ``ray.train.report``."""
@@ -244,18 +277,6 @@ class Follower:
             self._empty = True
             self._tracker.emit("empty")
 
-    def _stepped(self) -> None:
-        now, epoch, drawn = perf_counter(), self._epoch, self._drawn
-        if not drawn and epoch is not None and epoch.first is not None:
-            return  # another optimizer has stepped for the same batch
-        if len(drawn) == 1 and drawn[0].epoch is epoch is not None:
-            epoch.add(drawn[0])
-        else:
-            self._decide(drawn, now)
-        drawn.clear()
-        self._shown = self._loss
-        self._made(now)
-
     def _made(self, now: float) -> None:
         epoch = self._epoch
         self._steps += 1
@@ -266,6 +287,9 @@ class Follower:
     def _decide(self, drawn: list[Pass], now: float) -> None:
         """An optimizer has stepped: which of the passes that were drawn from are training?"""
         trains = next(filter(self._may_train, reversed(drawn)), None)
+        if trains is not None and self._depth is not None:  # from now on it is one step for each batch
+            self._depth.remove()
+            self._depth = None
         for one in drawn:
             # One of several loaders is drawn from before each step; one that only evaluates is not.
             known = one.epoch is not None or one.candidate_at == self._steps - 1 >= 0
@@ -301,7 +325,9 @@ class Follower:
         self._epoch = Epoch(self._epochs, first, began, max(began - self._left, 0.0) if self._left else 0.0)
 
     def _send(self, epoch: Epoch, *, done: bool = False) -> None:
-        first = epoch.first
+        first, self._sent = epoch.first, perf_counter()
+        if self._sent - self._weighed > _WEIGH_EVERY:
+            self._memory, self._weighed = memory(), self._sent
         self._tracker.emit(
             "step",
             epoch=epoch.number,
@@ -316,9 +342,8 @@ class Follower:
             metrics=numbers({"loss": self._shown} if self._may_read() else self._told),
             done=done,
             fed=first is not None or epoch.rows > 0,
-            **memory(),
+            **self._memory,
         )
-        self._sent = perf_counter()
 
     def _may_read(self) -> bool:
         """Whether there is a loss to show. Reading it while a CUDA graph is captured would spoil that."""
@@ -348,7 +373,8 @@ class Follower:
             return
         module = sys.modules[name]
         if name == _OPTIMIZERS:
-            self._undo.callback(module.register_optimizer_step_pre_hook(self.before_step).remove)
+            self._depth = module.register_optimizer_step_pre_hook(self.before_step)
+            self._undo.callback(self._depth.remove)
             self._undo.callback(module.register_optimizer_step_post_hook(self.after_step).remove)
         for owner, attribute, hook in _HOOKS[name]:
             if (cls := getattr(module, owner, None)) is not None:
@@ -356,10 +382,7 @@ class Follower:
 
     def _replace(self, cls: type, name: str, hook: Callable) -> None:
         original = vars(cls)[name]
-
-        @functools.wraps(original)
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            return hook(self, original, *args, **kwargs)
+        replacement = functools.wraps(original)(hook(self, original))
 
         def put_back() -> None:
             if vars(cls).get(name) is replacement:  # else other code has replaced it since
@@ -398,7 +421,7 @@ class Watched:
         return self
 
     def __next__(self) -> Any:
-        return _following[-1].draw(_next, self) if _following else next(self._batches)
+        return _following[-1].draw_watched(self) if _following else next(self._batches)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
@@ -434,17 +457,17 @@ def current() -> Follower | None:
 _OPTIMIZERS = "torch.optim.optimizer"  # has hooks of its own
 _HOOKS: dict[str, list[tuple[str, str, Callable]]] = {
     _OPTIMIZERS: [],
-    "torch._tensor": [("Tensor", "backward", Follower.backward)],
-    "torch.amp.grad_scaler": [("GradScaler", "scale", Follower.scale)],
+    "torch._tensor": [("Tensor", "backward", Follower.noting_loss)],
+    "torch.amp.grad_scaler": [("GradScaler", "scale", Follower.noting_scale)],
     "torch.utils.data.dataloader": [
-        ("DataLoader", "__iter__", Follower.iterate),
-        ("_BaseDataLoaderIter", "__next__", Follower.draw),
+        ("DataLoader", "__iter__", Follower.iterating),
+        ("_BaseDataLoaderIter", "__next__", Follower.drawing),
     ],
-    "ray.train.torch.train_loop_utils": [("_WrappedDataLoader", "__iter__", Follower.generate)],
-    "ray.data.iterator": [("_IterableFromIterator", "__iter__", Follower.generate)],
+    "ray.train.torch.train_loop_utils": [("_WrappedDataLoader", "__iter__", Follower.generating)],
+    "ray.data.iterator": [("_IterableFromIterator", "__iter__", Follower.generating)],
     "accelerate.data_loader": [
-        ("DataLoaderShard", "__iter__", Follower.generate),
-        ("DataLoaderDispatcher", "__iter__", Follower.generate),
+        ("DataLoaderShard", "__iter__", Follower.generating),
+        ("DataLoaderDispatcher", "__iter__", Follower.generating),
     ],
 }
 
@@ -549,6 +572,8 @@ def rows_of(batch: Any) -> int:
     # A DataLoader gives a list of arrays; a list of anything else is a list of rows. A tuple has parts:
     # (inputs, targets), or (number, batch) from `enumerate`.
     if isinstance(batch, (tuple, list)) and batch:
+        if shape := getattr(batch[0], "shape", None):
+            return shape[0]
         first = _first_part(batch, (Mapping, list, tuple) if isinstance(batch, tuple) else ())
         if first is not None:
             return rows_of(first)
