@@ -194,9 +194,9 @@ class TrainingRun(Run):
     def eta(self, now: float) -> float | None:
         """Seconds left, from the pace since the first step, or since the workers began."""
         done, begun, since = self.fraction(), self._begun_at, self.first_step_at
-        if done and not since:
+        if done and not since and self.epochs:
             begun, since = self.earlier / self.epochs, self.sizes[0][0] if self.sizes else self.started_at
-        if self.over or done is None or done <= begun:
+        if self.over or not since or done is None or done <= begun:
             return None
         return max(now - since, 0.0) * (1 - done) / (done - begun)
 

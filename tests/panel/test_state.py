@@ -82,6 +82,7 @@ def test_a_loop_whose_steps_are_not_seen_is_followed_by_its_reports():
     assert waiting.state.time_breakdown() == {"start": 4.0, "training": 2.0, "rest": 54.0}
     for length in ({}, {"steps": 9}):  # how long it is, the reports don't tell
         unknown = Run(**length)("worker", 1)("report", 2, metrics={"loss": 0.5})
+        unknown.step(2, rank=1, pid=200, step=4)  # before rank 0's first
         unknown.state.fill(T0 + 3)
         assert unknown.state.eta(T0 + 3) is None
     often = Run(epochs=2)("worker", 0, workers=1)

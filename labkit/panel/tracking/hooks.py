@@ -35,7 +35,8 @@ from labkit.panel.tracking import Tracker, group_size
 
 _WEIGH_EVERY = 1.0  # seconds: the system counts pages for a tenth of a millisecond
 _PAUSE = 0.2  # seconds between two events of a rank; a loss on a GPU is waited for only then
-_OF_ALL, _LONGEST = 40, 2.0  # events a second of all ranks but rank 0: one process takes them in; the pause
+_OF_ALL = 40  # events a second of all ranks but rank 0 together, since one process takes them in …
+_LONGEST = 2.0  # … but each rank's pause has at most these seconds
 
 _following: list["Follower"] = []  # of this process, the innermost last
 
