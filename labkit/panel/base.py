@@ -233,8 +233,9 @@ class LivePanel:
         self._written.set()
         with self._lock:
             self._show(self._reporter.close, kept)
-        if self._drawer.is_alive():
-            self._drawer.join(timeout=5)
+        for thread in (self._drawer, self._keeper):
+            if thread.is_alive():
+                thread.join(timeout=5)
 
     # -- the record ----------------------------------------------------------------------------------
 

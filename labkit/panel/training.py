@@ -180,8 +180,11 @@ class TrainingRun(Run):
 
     @property
     def _reported(self) -> int:
-        """Epochs that were reported, of a loop whose steps are not seen, such as Keras's."""
-        return self.history[-1]["epoch"] + 1 if self.history and not self.first_step_at else 0
+        """Epochs that were reported, of a loop whose steps are not seen, such as Keras's.
+
+        One report may be of the untrained model.
+        """
+        return self.history[-1]["epoch"] + 1 if len(self.history) > 1 and not self.first_step_at else 0
 
     def fraction(self) -> float | None:
         """Share of all steps that are done, 0 to 1; None if epochs or steps per epoch are unknown."""
@@ -320,7 +323,8 @@ class TrainingRun(Run):
             self._begins(worker, at)
         if begins:
             self._parts["between epochs"] += event.get("between", 0.0)
-            self.trained.append(Span("training", str(worker.epoch + 1), at - event["seconds"], at))
+            began = at - event.get("ago", 0.0) - event["seconds"]
+            self.trained.append(Span("training", str(worker.epoch + 1), began, at))
         self.trained[-1].end = at
         self._parts["data"] += waiting
         self._parts["training"] += spent - waiting
@@ -367,7 +371,8 @@ class TrainingRun(Run):
         epoch = self._reports + self.earlier if epoch is None else max(epoch - self._reports_from, 0)
         self._reports += 1
         if self.sizes and not self.first_step_at and self.phase != "training":
-            self.enter("training", self.sizes[0][0])  # a loop without steps: since its workers began
+            # A loop without steps trains since its workers began, and since its next report after a wait.
+            self.enter("training", event["at"] if "training" in self.phases else self.sizes[0][0])
         self.history.append({**metrics, "epoch": epoch})
         self._latest |= metrics
 
@@ -419,7 +424,7 @@ class TrainingRun(Run):
         self.plot, self.spans = self._shown_curves(), self.timeline(now)
         waits = "" if self.over else self.waits
         self.notes = [note for note in (self._changes(), self.note, waits, self._no_batch()) if note]
-        epochs = len(self.epoch_seconds) or (self._reported if self.epochs and not self.exceeds else 0)
+        epochs = len(self.epoch_seconds) or (self._reported if self._reported <= (self.epochs or 0) else 0)
         self.what = plural(epochs, "epoch") if epochs else ""
         self.result = self._result()
         self.news = list(self._log())

@@ -251,8 +251,10 @@ def setting(value: Any, name: str = "", depth: int = 0) -> Any:
     if isinstance(value, (Mapping, list, tuple, set, bytes)):
         return f"{kind} of {len(value)}"
     text = value if isinstance(value, str) else getattr(value, "__qualname__", None)
-    if text is None and type(value).__repr__ is object.__repr__ and depth < _DEEPEST:
-        inside = setting(getattr(value, "__dict__", {}), depth=depth + 1)
-        text = f"{kind}({inside})" if inside else kind
-    text = re.sub(" at 0x[0-9a-f]+", "", text or _SHORT.repr(value))  # addresses differ from run to run
-    return without_credentials(text)[:200]
+    if text is None and type(value).__repr__ is object.__repr__:
+        # Its numbers alone: texts and parts may be secrets, large, or change meanwhile.
+        own = [(n, v) for n, v in list(getattr(value, "__dict__", {}).items()) if isinstance(v, (bool, int, float))]
+        numbers = ", ".join(f"{n}={setting(v)}" for n, v in own[:_LONGEST])
+        return f"{kind}({numbers})"[:200] if own and not _SECRET.search(name) else kind
+    text = _SHORT.repr(value) if text is None else text
+    return kind if " at 0x" in text else without_credentials(text)[:200]  # addresses differ from run to run

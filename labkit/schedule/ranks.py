@@ -74,7 +74,7 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
                 break
     silent = ", ".join(str(rank) for rank in range(world) if rank not in answers)
     if silent and died:
-        fact = f"rank {silent} ended without a word"
+        fact = f"a process ended without a word, and there is no answer from rank {silent}"
     elif failed := [f"rank {rank} {said}" for rank, (said, *_) in sorted(answers.items()) if said]:
         fact = failed[0]
     elif silent:

@@ -138,10 +138,12 @@ def noted(home: Path, group: str, kinds: Mapping[str, type]) -> dict[str, Any]:
 
 
 def _ask(home: Path, do: str, **about: Any) -> Any:
-    """The supervisor's answer; None if there is no supervisor."""
+    """The supervisor's answer; None if there is none, or one of another version."""
     if (connection := _open(home)) is not None:
         with connection, contextlib.suppress(OSError, ValueError):  # it was killed
-            return _answer(connection, do, [], **about)
+            answer = _answer(connection, do, [], **about)
+            if not (isinstance(answer, dict) and answer.get("error") == OTHER_VERSION):
+                return answer
     return None
 
 

@@ -86,6 +86,7 @@ class ReportingValidator:
         finally:
             seconds = time.perf_counter() - began
             self.panel.send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
+            self.panel.flush()
 
 
 def first_failure(exceptions: dict[int, Exception]) -> tuple[int, str]:

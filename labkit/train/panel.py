@@ -303,7 +303,8 @@ class TrainPanel(Panel):
 
 def check_closure_size(function: Callable) -> None:
     """Refuse a validation function that takes a data set along: it is pickled with all that it uses."""
-    sent = len(cloudpickle.dumps(function))
+    with warnings.catch_warnings(action="ignore"):  # of a panel that is not open yet
+        sent = len(cloudpickle.dumps(function))
     if sent > _LARGEST:
         raise LabError(
             f"send the validation function {getattr(function, '__name__', type(function).__name__)}",

@@ -77,14 +77,28 @@ def test_a_loop_whose_steps_are_not_seen_is_followed_by_its_reports():
     run.state.fill(T0 + 12)
     assert (run.state.what, run.state.fraction()) == ("4 epochs", 1.0)
     assert run.state.to_record()["seconds_to_start"] == 4.0
-    waiting = Run(epochs=1)("worker", 4, workers=1)("report", 6, metrics={"epoch": 0, "loss": 0.5})
-    waiting("checkpoint", 6, path="/c", status="pending", metrics={"epoch": 0}).state.end("finished", T0 + 60)
+    waiting = Run(epochs=2)("worker", 4, workers=1)
+    for epoch in range(2):
+        waiting("report", 5 + epoch, metrics={"epoch": epoch, "loss": 0.5})
+    waiting("checkpoint", 6, path="/c", status="pending", metrics={"epoch": 1}).state.end("finished", T0 + 60)
     assert waiting.state.time_breakdown() == {"start": 4.0, "training": 2.0, "rest": 54.0}
     for length in ({}, {"steps": 9}):  # how long it is, the reports don't tell
         unknown = Run(**length)("worker", 1)("report", 2, metrics={"loss": 0.5})
         unknown.step(2, rank=1, pid=200, step=4)  # before rank 0's first
         unknown.state.fill(T0 + 3)
         assert unknown.state.eta(T0 + 3) is None
+    first = Run(epochs=4)("worker", 1, workers=1)("report", 2, metrics={"loss": 9.0})  # of the untrained model
+    first.state.fill(T0 + 3)
+    assert first.state.progress == (0.0, "training")
+    late = Run(epochs=2)("worker", 0, workers=1)("report", 4, metrics={"epoch": 0, "loss": 0.5})
+    late.state.enter("waiting for validations", T0 + 6)
+    late("report", 16, metrics={"epoch": 1, "loss": 0.5})
+    assert sum(late.state.time_breakdown(T0 + 20).values()) == 20
+    here = Run(epochs=2, engine="one process")  # its reports are no epochs
+    for second in range(10):
+        here("report", second, metrics={"loss": 0.5})
+    here.state.fill(T0 + 10)
+    assert here.state.what == ""
     often = Run(epochs=2)("worker", 0, workers=1)
     for second in range(5):  # reports that are no epochs
         often("report", second, metrics={"loss": 0.5})

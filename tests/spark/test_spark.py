@@ -88,6 +88,7 @@ def test_what_stands_in_the_way_of_a_start(home, tmp_path, monkeypatch):
     (home / "spark").touch()
     with pytest.raises(LabError, match="for Spark"):
         spark.session(slots=1)
+    (home / "spark").unlink()
     monkeypatch.setattr(SparkContext, "_active_spark_context", type("Theirs", (), {"master": "yarn"})())
     with pytest.raises(LabError, match=r"did not start \(yarn\)"):
         spark.session(slots=1)

@@ -101,8 +101,7 @@ class Follower:
         self._tracker, self._on, self._thread = tracker, True, get_ident()
         self._undo = contextlib.ExitStack()
         self._inside = False  # an `iter` or `next` that is being timed; those within it are its own
-        self._optimizer: int | None = None  # whose step is under way, while `before_step` is a hook …
-        self._depth: Any = None  # … which this removes: it is needed where no loader tells steps apart
+        self._optimizer: int | None = None  # whose step is under way
         self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
         self._latest: Pass | None = None  # of them
         self._drawn: list[Pass] = []  # from which passes the loop has drawn since the last step
@@ -174,11 +173,11 @@ class Follower:
         return draw
 
     def before_step(self, optimizer: Any, *_: Any) -> None:
-        if self._sees() and self._optimizer is None:
+        if self._optimizer is None and self._on and get_ident() == self._thread:
             self._optimizer = id(optimizer)
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
-        if not self._on or get_ident() != self._thread or self._optimizer not in (None, id(optimizer)):
+        if self._optimizer != id(optimizer) or not self._on or get_ident() != self._thread:
             return
         self._optimizer, epoch, drawn = None, self._epoch, self._drawn
         if not drawn and epoch is not None and epoch.first is not None:
@@ -288,9 +287,6 @@ class Follower:
     def _decide(self, drawn: list[Pass], now: float) -> None:
         """An optimizer has stepped: which of the passes that were drawn from are training?"""
         trains = next(filter(self._may_train, reversed(drawn)), None)
-        if trains is not None and self._depth is not None:  # from now on it is one step for each batch
-            self._depth.remove()
-            self._depth = None
         for one in drawn:
             # One of several loaders is drawn from before each step; one that only evaluates is not.
             known = one.epoch is not None or one.candidate_at == self._steps - 1 >= 0
@@ -326,9 +322,10 @@ class Follower:
         self._epoch = Epoch(self._epochs, first, began, max(began - self._left, 0.0) if self._left else 0.0)
 
     def _send(self, epoch: Epoch, *, done: bool = False) -> None:
-        first, self._sent = epoch.first, perf_counter()
-        if self._sent - self._weighed > _WEIGH_EVERY:
-            self._memory, self._weighed = memory(), self._sent
+        first, now = epoch.first, perf_counter()
+        self._sent = self._sent if done else now  # an end doesn't hold back the first step after it
+        if now - self._weighed > _WEIGH_EVERY:
+            self._memory, self._weighed = memory(), now
         self._tracker.emit(
             "step",
             epoch=epoch.number,
@@ -337,6 +334,7 @@ class Follower:
             made=self._steps,
             rows=epoch.rows,
             seconds=max(epoch.ended - epoch.began, 0.0),
+            ago=now - epoch.ended,
             waiting=epoch.waiting,
             first_wait=first.first_wait if first is not None else 0.0,
             between=epoch.between,
@@ -374,8 +372,7 @@ class Follower:
             return
         module = sys.modules[name]
         if name == _OPTIMIZERS:
-            self._depth = module.register_optimizer_step_pre_hook(self.before_step)
-            self._undo.callback(self._depth.remove)
+            self._undo.callback(module.register_optimizer_step_pre_hook(self.before_step).remove)
             self._undo.callback(module.register_optimizer_step_post_hook(self.after_step).remove)
         for owner, attribute, hook in _HOOKS[name]:
             if (cls := getattr(module, owner, None)) is not None:
@@ -573,7 +570,8 @@ def rows_of(batch: Any) -> int:
     # A DataLoader gives a list of arrays; a list of anything else is a list of rows. A tuple has parts:
     # (inputs, targets), or (number, batch) from `enumerate`.
     if isinstance(batch, (tuple, list)) and batch:
-        if shape := getattr(batch[0], "shape", None):
+        shape = getattr(batch[0], "shape", None)
+        if isinstance(shape, tuple) and shape and isinstance(shape[0], int):
             return shape[0]
         first = _first_part(batch, (Mapping, list, tuple) if isinstance(batch, tuple) else ())
         if first is not None:

@@ -59,6 +59,11 @@ class RemoteTracker(Tracker):
         """Send an event that is not of a training function here, but of a callback or a validation."""
         self._send({"run": self._run, **event})
 
+    def flush(self) -> None:
+        """Send what is left and hang up: Ray uses the process of a validation again."""
+        if self._sender is not None:
+            self._sender.flush()
+
     def _begin(self) -> None:
         self.emit("worker", workers=group_size())
 
