@@ -37,11 +37,12 @@ def from_folder(
         test, seed: as in `OwnData`; the order of the rows depends on the seed, too.
     """
     given = path if isinstance(path, os.PathLike) else str(path)
-    folder, attempt = Path(given).expanduser(), f"load images from {str(given)[:200]}"
+    folder, attempt = Path(os.path.expanduser(given)), f"load images from {str(given)[:200]}"
     expect_installed(attempt, "PIL")
     check_split(test, seed)
-    numbers = np.asarray((1, 1) if size is None else size)
-    if numbers.shape != (2,) or numbers.dtype.kind not in "iu" or numbers.min() < 1:
+    numbers = np.asarray((1, 1) if size is None else size, object)
+    right = (isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in numbers.ravel())
+    if numbers.shape != (2,) or not all(right) or not 1 <= numbers.min() <= numbers.max() < 2**15:
         raise LabError(attempt, f"size={size!r} is no height and width", "for example size=(32, 48)")
     if not os.path.isdir(folder):  # False for a text that is too long for a path
         fix = copied_first(path, "unpack it, and pass the folder")
@@ -57,8 +58,8 @@ def from_folder(
 
 def _classes(folder: Path, attempt: str) -> dict[str, list[Path]]:
     """The images of each class, in order."""
-    folders = [one for one in visible(folder) if one.is_dir()]
-    if alone := [one for one in visible(folder) if one not in folders]:
+    folders = [one for one in visible(folder, attempt) if one.is_dir()]
+    if alone := [one for one in visible(folder, attempt) if one not in folders]:
         fact = f"{alone[0]} is in no class folder"
         raise LabError(attempt, fact, "move it into the folder of its class, or elsewhere")
     classes = {one.name: files_below(one, attempt, (folder.resolve(),)) for one in folders}
@@ -80,7 +81,7 @@ def _classes(folder: Path, attempt: str) -> dict[str, list[Path]]:
 
 def _refuse_splits(folder: Path, attempt: str) -> None:
     """Raise a `LabError` if the folders in it are splits: seg_train and seg_test, but not train and bus."""
-    names = [one.name for one in visible(folder) if one.is_dir()]
+    names = [one.name for one in visible(folder, attempt) if one.is_dir()]
     splits: dict[str, set[str]] = {}  # "seg": {"train", "test"}
     for name in names:
         words = re.findall("[a-z]+", re.sub("([a-z])([A-Z])", r"\1 \2", name).lower())  # also of trainingSet
@@ -134,7 +135,8 @@ def _pixels(file: Path, size: tuple | None) -> np.ndarray:
     """
     from PIL import Image, ImageOps
 
-    with Image.open(file) as image:
+    # Not by its name: Pillow would map an uncompressed TIFF into memory, in the wrong shape if it is turned.
+    with open(file, "rb") as content, Image.open(content) as image:
         if size is not None:
             image.draft(None, (max(size), max(size)))  # JPEG: read an eighth of the pixels if that's enough
         image.load()
@@ -154,11 +156,11 @@ def _array(images: list[np.ndarray]) -> np.ndarray:
     All images of more than 8 bits are divided by the same number, so they stay comparable.
     """
     deep = [image for image in images if image.dtype != np.uint8]
-    brightest = max([np.nan_to_num(image).max() for image in deep], default=0)
+    brightest = max([image[np.isfinite(image)].max(initial=0) for image in deep], default=0)
     white = 2.0 ** np.ceil(np.log2(max(brightest, 0) + 1)) - 1 or 1  # 1, 255, 1023, 4095, …
     x = np.empty((len(images), *images[0].shape[:2], 3), np.uint8)
     for row, image in zip(x, images, strict=True):
         if image.dtype != np.uint8:
-            image = (np.nan_to_num(image) / white * 255).round().clip(0, 255)
+            image = (np.nan_to_num(image, posinf=white) / white * 255).round().clip(0, 255)
         row[:] = image.reshape(*image.shape[:2], -1)
     return x[..., 0] if all(image.ndim == 2 for image in images) else x

@@ -21,6 +21,10 @@ from labkit.errors import LabError, expect_int
 if TYPE_CHECKING:
     import pyarrow
 
+_READERS = {
+    "excel": (".xls", ".xlsx", ".xlsm", ".xlsb", ".ods"), "json": (".json", ".jsonl", ".ndjson"),
+    "parquet": (".pq", ".parq"), "feather": (".feather", ".arrow"), "orc": (".orc",), "stata": (".dta",),
+}  # fmt: skip
 _SHOWN = 8  # rows in the display
 UTF16 = (b"\xff\xfe", b"\xfe\xff")  # its byte order marks
 # What systems and programs leave in folders: a Mac, Windows, Synology, QNAP, Office, Spark.
@@ -128,15 +132,20 @@ def check_split(test: object, seed: object) -> None:
 # -- files -------------------------------------------------------------------------------------------------
 
 
-def visible(folder: Path) -> list[Path]:
+def visible(folder: Path, attempt: str) -> list[Path]:
     """What is directly in a folder, in order, without what systems and programs leave there."""
-    return sorted(one for one in folder.iterdir() if not _SYSTEM.fullmatch(one.name))
+    try:
+        return sorted(one for one in folder.iterdir() if not _SYSTEM.fullmatch(one.name))
+    except OSError as error:
+        raise LabError(
+            attempt, f"{folder} can't be read: {error}", "make it readable, or remove it"
+        ) from None
 
 
 def files_below(folder: Path, attempt: str, above: tuple[Path, ...] = ()) -> list[Path]:
     """All visible files below a folder, in order. Links are followed."""
     found, above = [], (*above, folder.resolve())
-    for one in visible(folder):
+    for one in visible(folder, attempt):
         if not (one.is_dir() or one.is_file()) or one.resolve() in above:
             fact = f"{one} is no file, or a link to nothing or to a folder that it is in"
             raise LabError(attempt, fact, "remove it")
@@ -156,10 +165,14 @@ def files_of(source: Any, suffixes: tuple[str, ...], attempt: str) -> tuple[str,
             fact = f"there is no file or folder {str(one)[:200]}"
             raise LabError(attempt, fact, copied_first(one) or "check the path")
         below = files_below(path, attempt) if path.is_dir() else [path]
-        if any("=" in str(file.relative_to(path).parent) for file in below):
+        if inner := [file for file in below if "=" in str(file.relative_to(path).parent)]:
             fact = f"{path} is partitioned: the names of its folders are values"
-            raise LabError(attempt, fact, f"pass pandas.read_parquet({str(path)!r})")
-        files += [file for file in below if not _SYSTEM.fullmatch(file.name)]
+            code = f"pyarrow.dataset.dataset({str(path)!r}, format='csv', partitioning='hive').to_table()"
+            end = inner[0].suffix.lower()
+            fixes = {".parquet": f"pass pandas.read_parquet({str(path)!r})", ".csv": f"pass {code}"}
+            raise LabError(attempt, fact, fixes.get(end, f"rename {inner[0].parent}, without ="))
+        given_alone = len(given) == 1 and below == [path]
+        files += [file for file in below if given_alone or not _SYSTEM.fullmatch(file.name)]
     if not files:
         raise LabError(attempt, f"there is no file in {given[0]}", f"add one that ends with {suffixes[0]}")
     if wrong := [file for file in files if not file.name.lower().endswith(suffixes)]:
@@ -188,8 +201,9 @@ def copied_first(source: object, then: str = "") -> str:
 
 def _pandas_code(file: Path, encoding: str = "utf-8") -> str:
     """The call that reads a table which the lab doesn't read, for the fix of an error."""
-    if file.suffix.lower() in (".xls", ".xlsx", ".ods"):
-        return f"pandas.read_excel({str(file)!r})"
+    end = file.suffix.lower()
+    if kind := next((call for call, ends in _READERS.items() if end in ends), None):
+        return f"pandas.read_{kind}({str(file)!r}{', lines=True' * (end in ('.jsonl', '.ndjson'))})"
     return f"pandas.read_csv({str(file)!r}, encoding={encoding!r}, sep=None, engine='python')"
 
 
@@ -198,7 +212,10 @@ def text_of(file: Path, attempt: str) -> str:
     try:
         content = file.read_bytes()
         content = gzip.decompress(content) if file.suffix.lower() == ".gz" else content
-        return content.decode("utf-16" if content[:2] in UTF16 else "utf-8-sig")
+        text = content.decode("utf-16" if content[:2] in UTF16 else "utf-8-sig")
+        if "\0" in text[:4]:
+            raise UnicodeDecodeError("utf-8", content[:4], 0, 4, "NUL bytes, as in UTF-16 without a mark")
+        return text
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         fix = "repair it, or leave it out"
         if isinstance(error, UnicodeDecodeError):

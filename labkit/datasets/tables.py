@@ -8,15 +8,18 @@
 Only plain numbers are used without being asked for. Each other column is named in `categories` or in `drop`.
 """
 
+import contextlib
 import copy
 import csv
+import gzip
 import io
+import itertools
 import os
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +34,9 @@ _WHOLE = re.compile(r" *[+-]?[0-9]+(\.0*)? *")
 _NO_NAME = re.compile(r"\s*|Unnamed: \d+.*|__index_level_\d+__")
 _EXACT = 2**24  # float32 has all whole numbers up to here
 _ROUNDED = 1e-4  # of a column's range: the largest error that float32 may bring
-_MOST = 1000  # values of a category, or classes
+_MOST, _LISTED = 1000, 20  # values of a category, or classes; columns that an error lists
 _PADS = ("[PAD]", "<pad>", "<|pad|>", "<PAD>", "[pad]")
+_TRAIN = "train it on your text, with an unknown token: docs of tokenizers, Trainers"
 _FEW = 20  # whole numbers that may be classes; values of a column that an error proposes as a category
 
 Table = dict[str, list]  # the cells of each column: texts, "" if empty; lists, dicts and bytes stay
@@ -109,6 +113,7 @@ def from_text(
     """
     attempt = f"load the text {str(source)[:200] if isinstance(source, (str, Path)) else 'of a table'}"
     expect_int(attempt, "length", length)
+    length = int(length)
     tokens = _Bytes() if tokenizer is None else _Tokens(tokenizer, attempt)
     about = {"kind": "tokens", "vocabulary": tokens.vocabulary, "text": tokens.text}
     about |= {"test": test, "seed": seed}
@@ -160,7 +165,12 @@ def read_table(source: Any, attempt: str) -> tuple[str, Table]:
     import pyarrow
 
     if isinstance(source, pyarrow.Table):
-        source = source.to_pandas(integer_object_nulls=True)
+        try:
+            source = source.to_pandas(integer_object_nulls=True)
+        except Exception as error:  # a type that pandas doesn't have
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            fix = "leave out the column of that type, or cast it: source.drop_columns(['name'])"
+            raise LabError(attempt, f"pandas can't read the Arrow table: {reason}", fix) from None
     if isinstance(source, pandas.DataFrame):
         name, parts = "table", [("the table", _cells(source))]
     else:
@@ -185,6 +195,9 @@ def read_table(source: Any, attempt: str) -> tuple[str, Table]:
 def _cells(frame: Any) -> list[tuple[str, list]]:
     """The name and the cells of each column of a DataFrame."""
     from pandas.api.types import is_scalar
+
+    named = [name for name in frame.index.names if name is not None]  # a column of its own in a CSV file, too
+    frame = frame.reset_index(named, allow_duplicates=True) if named else frame
 
     def text(cell: Any, given: bool) -> Any:
         return "" if not given else str(cell) if is_scalar(cell) and not isinstance(cell, bytes) else cell
@@ -213,22 +226,29 @@ def _lines(file: Path, attempt: str) -> list[list[str]]:
     excel = re.match(r"sep=([^\r\n])[\r\n]+", text)  # its first line
     text = text[excel.end() :] if excel else text
     separators = "\t" if file.name.lower().endswith((".tsv", ".tsv.gz")) else excel[1] if excel else ",;\t|"
-    start = re.match(r"[\r\n]*([^\r\n]*)", text)[1]
-    separator = max(separators, key=lambda one: len(next(csv.reader([start], delimiter=one), [])))
     csv.field_size_limit(2**31 - 1)
+
+    def fits(one: str) -> tuple[bool, int]:  # the header and the first row have equally many fields
+        rows = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=one))
+        counts = [len(row) for row in itertools.islice(rows, 2)] or [0]
+        return counts[0] == counts[-1] > 1, counts[0]
+
+    separator = max(separators, key=fits)
     lines, found = csv.reader(io.StringIO(text, newline=""), delimiter=separator), []
     for line in filter(None, lines):
         found.append(line)
         if (more := len(line) - len(found[0])) == 0:
             continue
         read = f"pandas.read_csv({str(file)!r}, sep={separator!r}" + ", skiprows=1" * bool(excel)
-        read += ", encoding='utf-16'" * (file.read_bytes()[:2] in UTF16)
+        with (gzip.open if file.suffix.lower() == ".gz" else open)(file, "rb") as content:
+            read += ", encoding='utf-16'" * (content.read(2) in UTF16)
         last = found[0][-1] or f"Unnamed: {len(found[0]) - 1}"
         end = ", on_bad_lines='skip')" if more > 0 else f").dropna(subset=[{last!r}])"
         fix = f"repair that line, or leave such lines out: {read}{end}"
         if more > 0 and len(found) == 2:
             fix = f"name all fields in the header; or pass {read}, index_col=False), without those at a "
             fix += f"line's end; or {read}), where the first is the name of the row"
+            fix += "" if excel else f"; or {read}, skiprows=1), if a title is above the header"
         fact = f"line {lines.line_num + bool(excel):,} of {file} has {len(line)} fields, and the header has "
         raise LabError(attempt, f"{fact}{len(found[0])}: {line!r:.200}", fix)
     return found
@@ -250,7 +270,7 @@ def _not_numbers(column: str, cells: list) -> str:
         odd, why = _rounded(cells), ", which a 32-bit float would round"
     first = list({repr(cell)[:40]: None for cell in odd})[:3]
     some = f" in {len(odd):,} of {len(cells):,} rows" if len(odd) < len(cells) else ""
-    return f"{column!r} has {', '.join(first)}{some}{why}" if odd else ""
+    return f"{column!r:.80} has {', '.join(first)}{some}{why}" if odd else ""
 
 
 def _rounded(cells: list[str]) -> list[str]:
@@ -277,11 +297,12 @@ def _refuse_others(features: dict[str, list], named: list[str], drop: list[str],
     fix += "\n    (names are for categories=; what you leave out, for drop=; dates, money and the like can"
     fix += "\n    become numbers: docs/data.md, Make numbers)"
     if holes := [column for column in others if _has_holes(column, features[column])]:
-        fix += f"\n    (or leave out the few rows with an empty cell: pass table.dropna(subset={holes!r}),"
-        fix += "\n    where table is a DataFrame)"
+        fix += "\n    (or leave out the few rows with an empty cell, where table is a DataFrame: pass"
+        fix += f"\n    table.replace('', None).dropna(subset={holes!r}))"
     if wrong:
         counted = "1 column is" if len(wrong) == 1 else f"{len(wrong)} columns are"
-        listed = "".join(f"\n    {fact}" for fact in wrong.values())
+        facts, more = list(wrong.values())[:_LISTED], len(wrong) - _LISTED
+        listed = "".join(f"\n    {fact}" for fact in facts) + f"\n    … and {more} more" * (more > 0)
         raise LabError(attempt, f"{counted} neither numbers nor named:{listed}", fix)
 
 
@@ -305,14 +326,25 @@ def _not_names(column: str, cells: list) -> tuple[str, str] | None:
     twins = {kind: one for kind in kinds if (one := first.setdefault(_spelling(kind), kind)) != kind}
     for other, one in twins.items():
         fact = f"{column!r} has {one!r} and {other!r}, which differ only in their spelling"
-        return fact, f"in a DataFrame: table[{column!r}] = table[{column!r}].replace({twins!r})"
+        change = f"lambda cell: {twins!r}.get(str(cell).removesuffix('.0'), cell)"
+        code = f"{_texts_as_names(column)}table[{column!r}] = table[{column!r}].map({change})"
+        return fact, f"in a DataFrame: {code}"
     return None
+
+
+def _texts_as_names(column: str) -> str:
+    """The first part of a fix for a DataFrame whose column may be called 0 or ("a", "b")."""
+    is_text = not re.fullmatch(r"-?[0-9.]+|\(.*\)", column)
+    return "" if is_text else "table.columns = [*map(str, table.columns)]; "
 
 
 def _spelling(kind: str) -> Any:
     """Equal for 1.1 and 1.10, for "red" and "Red ", and for the two ways to write ä in Unicode."""
     text = " ".join(unicodedata.normalize("NFC", kind).casefold().split())
-    return Decimal(text) if _NUMBER.fullmatch(text.lstrip("0")) else text
+    digits = re.sub(r"^([+-]?)0+(?=[0-9])", r"\1", text)
+    with contextlib.suppress(InvalidOperation):  # an id such as 1e99999999999999999999
+        return Decimal(text) if _NUMBER.fullmatch(digits) else text
+    return text
 
 
 def _are_words(column: str, cells: list) -> bool:
@@ -327,7 +359,8 @@ def _encoded(column: str, cells: list, attempt: str) -> tuple[tuple[str, ...], n
     if problem := _not_names(column, cells):
         raise LabError(attempt, *problem)
     kinds = sorted(set(cells))
-    kinds = sorted(kinds, key=Decimal) if all(map(_NUMBER.fullmatch, kinds)) else kinds
+    with contextlib.suppress(InvalidOperation):
+        kinds = sorted(kinds, key=Decimal) if all(map(_NUMBER.fullmatch, kinds)) else kinds
     places = {kind: place for place, kind in enumerate(kinds)}
     return tuple(kinds), np.array([places[cell] for cell in cells], np.int64)
 
@@ -340,12 +373,15 @@ def refuse_empty(column: str, cells: list, attempt: str) -> None:
     if empty := sum(isinstance(cell, str) and not cell.strip() for cell in cells):
         fact = f"{column!r} is empty in {empty:,} of {len(cells):,} rows"
         rows = f"table[table[{column!r}].notna() & (table[{column!r}].astype(str).str.strip() != '')]"
-        raise LabError(attempt, fact, f"in a DataFrame, leave these rows out: table = {rows}")
+        code = f"{_texts_as_names(column)}table = {rows}"
+        raise LabError(attempt, fact, f"in a DataFrame, leave these rows out: {code}")
 
 
 def classes_of(target: str, cells: list, attempt: str) -> tuple[tuple[str, ...], np.ndarray]:
     """The classes of a target, at least two; and int64 [n], the class of each row."""
     refuse_empty(target, cells, attempt)
+    if (problem := _not_names(target, cells)) and problem[1].startswith("leave it out"):
+        raise LabError(attempt, problem[0], "use another target=")
     classes, codes = _encoded(target, cells, attempt)
     if len(classes) == 1:
         fact = f"all rows have the same {target!r}: {classes[0]!r}"
@@ -420,12 +456,22 @@ class _Tokens:
         pads = filter(None, map(tokenizer.token_to_id, _PADS))
         self.pad = tokenizer.padding["pad_id"] if tokenizer.padding else next(pads, 0)
         self.vocabulary = max([self.pad, *tokenizer.get_vocab().values()]) + 1  # some have gaps
-        self._tokenizer = copy.deepcopy(tokenizer)
+        if not tokenizer.get_vocab():
+            raise LabError(attempt, "the tokenizer has no tokens yet", _TRAIN)
+        try:
+            self._attempt, self._tokenizer = attempt, copy.deepcopy(tokenizer)
+        except Exception as error:  # it has a part that is written in Python
+            raise LabError(attempt, f"the tokenizer can't be copied: {error}", "use one without it") from None
         self._tokenizer.no_truncation()  # models that ship switch both on
         self._tokenizer.no_padding()
 
     def of(self, text: str) -> np.ndarray:
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
+        text = text.encode(errors="replace").decode()  # half of a pair of surrogates
+        try:
+            found = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # tokenizers raises nothing more special
+            raise LabError(self._attempt, f"the tokenizer refuses {text!r:.60}: {error}", _TRAIN) from None
+        return np.array(found, np.int64)
 
     def text(self, row: np.ndarray) -> str:
         return self._tokenizer.decode(row.tolist())

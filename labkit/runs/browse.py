@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from labkit.display import formatting
 from labkit.errors import LabError, expect_installed, expect_int
 from labkit.files import atomic_write
 from labkit.runs.record import MARKS_NAME, Home, RunRecord, find, number, read
@@ -60,6 +61,7 @@ def table(
         filters: columns and the values that they must have, such as ``name="03-torch"``.
     """
     found = select(home, last, **filters)
+    columns = [columns] if isinstance(columns, str) and columns not in ("", "all") else columns
     if not columns or columns == "all":  # as in version 0.1.0
         return overview(found)
     shown = {column: values_of(found, column) for column in columns}
@@ -84,8 +86,13 @@ def overview(found: Sequence[RunRecord]) -> "pandas.DataFrame":
             shown[f"config.{name}" if name in (*_COLUMNS, *metrics) else name] = values
     for name in metrics:
         values = [number(run.metrics.get(name)) for run in found]
-        shown[name] = [value if value is None else round(value, 4) for value in values]
+        shown[name] = [value if value is None else _short(value) for value in values]
     return _frame({name: values for name, values in shown.items() if any(v is not None for v in values)})
+
+
+def _short(value: float) -> float:
+    """Four places, or three digits of what these would make 0."""
+    return round(value, 4) if abs(value) >= 0.001 else float(f"{value:.3g}")
 
 
 def _differ(values: Sequence[Any]) -> bool:
@@ -186,10 +193,13 @@ def select(home: Home, last: int | None, **wanted: Any) -> list[RunRecord]:
         raise LabError("find a run", f"{home / 'runs'} has no run yet", fix)
     for column, values in asked.items():
         cells = [one if isinstance(one, list) else [one] for one in values_of(found, column)]
-        chosen = [run for run, cell in zip(found, cells, strict=True) if any(one in values for one in cell)]
+        pairs = list(zip(found, cells, strict=True))
+        # The setting itself may be a list: layers=[64, 32].
+        chosen = [run for run, cell in pairs if cell == values and column not in ("tag", "tags")]
+        chosen = chosen or [run for run, cell in pairs if any(one in values for one in cell)]
         if not chosen:
-            given = " and ".join(f"{name}={wanted[name]!r}" for name in asked)
-            seen = sorted({repr(one) for cell in cells for one in cell})
+            given = " and ".join(f"{name}={wanted[name]!r:.80}" for name in asked)
+            seen = sorted({formatting.short(repr(one), 60) for cell in cells for one in cell})
             fact = f"{column} is {', '.join(seen[:8])} in the runs that are there"
             fix = "runs.table() lists all; runs.latest(..., state=None) returns the newest"
             raise LabError(f"find a run with {given}", fact, fix)
@@ -205,7 +215,8 @@ def _metrics(found: Sequence[RunRecord]) -> list[str]:
 
 def tag(run: str | RunRecord, *tags: str, remove: bool = False, home: Home = None) -> list[str]:
     """Add tags to a run, given by its id or its record, or remove them; return those that it has then."""
-    given = list(dict.fromkeys(map(str, tags)))
+    each = (one for tag in tags for one in (tag if isinstance(tag, (list, tuple, set)) else [tag]))
+    given = list(dict.fromkeys(map(str, each)))
 
     def change(record: RunRecord) -> RunRecord:
         kept = [one for one in record.tags if one not in given]
@@ -216,7 +227,7 @@ def tag(run: str | RunRecord, *tags: str, remove: bool = False, home: Home = Non
 
 def note(run: str | RunRecord, text: str, *, home: Home = None) -> None:
     """Write a note on a run, in place of an earlier one."""
-    _mark(run, home, lambda record: replace(record, note=str(text)))
+    _mark(run, home, lambda record: replace(record, note="" if text is None else str(text)))
 
 
 def _mark(run: str | RunRecord, home: Home, change: Callable[[RunRecord], RunRecord]) -> RunRecord:

@@ -139,13 +139,19 @@ def read(path: Path | str) -> RunRecord:
 
     A "running" one whose process is gone becomes "lost".
     """
-    path = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
+    path = Path(path)
+    path = path / FILE_NAME if path.is_dir() or path.suffix != ".json" else path  # a folder may be gone
     files = [path, *path.parent.glob(MARKS_NAME)]
     try:
         record = RunRecord.from_json(*(file.read_text(encoding="utf-8") for file in files))
     except (OSError, ValueError, TypeError, RecursionError) as error:  # also if it is not UTF-8
-        fix = f"delete {path.parent} if its file can't be repaired; runs.table() lists the other runs"
-        raise LabError(f"read the run record {path}", str(error), fix) from error
+        wrong, gone = path, path.parent
+        # Perhaps only the marks are damaged.
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+            RunRecord.from_json(path.read_text(encoding="utf-8"))
+            wrong = gone = files[-1]
+        fix = f"delete {gone} if it can't be repaired; runs.table() lists the other runs"
+        raise LabError(f"read the run record {wrong}", str(error), fix) from error
     lost = record.state == "running" and not _may_live(record.process)
     return replace(record, folder=str(path.parent), state="lost" if lost else record.state)
 
@@ -253,8 +259,9 @@ def setting(value: Any, name: str = "", depth: int = 0) -> Any:
     text = value if isinstance(value, str) else getattr(value, "__qualname__", None)
     if text is None and type(value).__repr__ is object.__repr__:
         # Its numbers alone: texts and parts may be secrets, large, or change meanwhile.
-        own = [(n, v) for n, v in list(getattr(value, "__dict__", {}).items()) if isinstance(v, (bool, int, float))]
-        numbers = ", ".join(f"{n}={setting(v)}" for n, v in own[:_LONGEST])
-        return f"{kind}({numbers})"[:200] if own and not _SECRET.search(name) else kind
+        own = list(getattr(value, "__dict__", {}).items())
+        numbers = [f"{n}={setting(v)}" for n, v in own if isinstance(v, (bool, int, float))]
+        hidden = not numbers or _SECRET.search(name)
+        return kind if hidden else f"{kind}({', '.join(numbers[:_LONGEST])})"[:200]
     text = _SHORT.repr(value) if text is None else text
     return kind if " at 0x" in text else without_credentials(text)[:200]  # addresses differ from run to run

@@ -41,6 +41,21 @@ def pair(tmp_path, image, format="PNG", **options):
     return tmp_path / "two"
 
 
+def test_a_tiff_that_is_turned_and_one_with_an_infinite_pixel(tmp_path):
+    grey = np.arange(0, 128, 4, dtype=np.uint8).reshape(4, 8)
+    folder = pair(tmp_path, Image.fromarray(grey), "TIFF", tiffinfo={274: 6})
+    np.testing.assert_array_equal(from_folder(folder).x[0], np.rot90(grey, -1))
+    deep = np.linspace(0, 1, 32, dtype=np.float32).reshape(4, 8)
+    deep[0, 0] = np.inf
+    x = from_folder(pair(tmp_path, Image.fromarray(deep), "TIFF")).x[0]
+    assert x[0, 0] == x[-1, -1] == 255 and np.ptp(x) > 200
+
+
+@pytest.mark.parametrize("size", [((32, 32), 3), (2**31, 1), (True, 3), (3, 0), "ab"])
+def test_a_size_that_is_none(photos, size):
+    assert "is no height and width" in refused(photos, size=size).fact
+
+
 def test_a_folder_of_images(photos):
     own = from_folder(photos)
     assert repr(own) == "<photos: 40 images of 12×10×3, classification, 2 classes>"

@@ -189,13 +189,91 @@ def test_a_column_that_is_neither_numbers_nor_named_is_refused_and_the_fix_works
         from_table(frame, target=name, task="classification")
 
 
-def test_a_column_with_a_few_empty_cells_can_be_kept():
-    frame = FLATS[["size", "price"]].assign(rooms=[None, *range(N - 1)])
-    call = re.search(r"pass (table\.dropna\(.*?\)),", refused(frame).fix)[1]
+@pytest.mark.parametrize("empty", [None, ""])
+def test_a_column_with_a_few_empty_cells_can_be_kept(empty):
+    frame = FLATS[["size", "price"]].assign(rooms=[empty, *range(N - 1)])
+    call = re.search(r"(table\.replace\(.*\)\.dropna\(.*?\))\)", refused(frame).fix)[1]
     data = from_table(eval(call, {"table": frame}), target="price")
     assert data.columns == ("size", "rooms") and len(data.x) == N - 1
     half = frame.assign(rooms=[None, 1] * (N // 2))
     assert "dropna" not in refused(half).fix
+
+
+def test_an_index_with_a_name_is_a_column_as_in_a_csv_file(tmp_path):
+    frame = FLATS.set_index("colour")
+    frame.to_parquet(tmp_path / "flats.parquet")
+    for source in (frame, pyarrow.Table.from_pandas(frame), tmp_path / "flats.parquet"):
+        assert len(from_table(source, target="price", categories="colour").columns) == 4
+
+
+@pytest.mark.parametrize("header", ['"Area, m2";"Rent, EUR"', '"Area\nm2";"Rent, EUR"'])
+def test_separators_in_the_names_of_a_header(tmp_path, header):
+    path = csv_of(tmp_path, f"{header}\n" + "".join(f"{n};{n}.5\n" for n in range(9)))
+    assert from_table(path, target="Rent, EUR").columns[0].startswith("Area")
+
+
+def test_names_that_look_like_numbers():
+    ids = FLATS.assign(id=[f"1e99999999999999999999{n}" for n in range(N)])
+    assert len(from_table(ids, target="price", categories=["colour", "id"]).columns) == 1 + 3 + N
+    for pair in (["0", "0.00"], ["0", "00"], ["01", "1"]):
+        assert (
+            "differ only in their spelling"
+            in refused(FLATS.assign(c=pair * 30), categories=["c", "colour"]).fact
+        )
+    codes = FLATS[["size", "price"]].assign(code=[1067, "01067"] * 30)  # as Excel has them
+    table = codes.copy()
+    exec(refused(codes, categories=["code"]).fix.removeprefix("in a DataFrame: "), {"table": table})
+    assert from_table(table, target="price", categories=["code"]).columns == ("size", "code=01067")
+
+
+def test_columns_whose_names_are_numbers():
+    table = pandas.DataFrame({0: [1.5, 2.5] * 30, 1: [None, *range(1, N)]})
+    code = refused(table, target="1").fix.removeprefix("in a DataFrame, leave these rows out: ")
+    exec(code, {"table": table}, names := {"table": table})
+    assert len(from_table(names["table"], target="1", task="regression")) == N - 1
+
+
+def test_an_error_about_many_columns_is_short_and_its_line_is_whole():
+    days = {f"day{n}": "2024-01-01" for n in range(300)}
+    error = refused(FLATS.assign(**days))
+    assert len(str(error).splitlines()) < 40 and len(pasted(error)["drop"]) == 300
+
+
+def test_what_pandas_does_not_read_of_an_arrow_table():
+    time = pyarrow.array([1] * N, pyarrow.time64("ns"))
+    table = pyarrow.Table.from_pandas(FLATS).append_column("at", time)
+    assert "source.drop_columns" in refused(table).fix
+
+
+def test_a_file_that_is_named_is_read_whatever_its_name(tmp_path):
+    for name in (".data.csv", "$prices.csv", "@home.csv"):
+        path = csv_of(tmp_path, FLATS.to_csv(index=False), name)
+        assert len(from_table(path, target="price", categories="colour")) == N
+
+
+def test_other_files_and_folders_are_read_by_the_line_of_the_fix(tmp_path):
+    import pyarrow.dataset
+
+    for name, write in (
+        ("a.json", FLATS.to_json),
+        ("a.jsonl", lambda path: FLATS.to_json(path, orient="records", lines=True)),
+        ("a.feather", FLATS.to_feather),
+        ("a.pq", FLATS.to_parquet),
+    ):
+        write(tmp_path / name)
+        code = refused(tmp_path / name).fix.rpartition("pass ")[2]
+        assert len(from_table(run_of(code), target="price", categories="colour")) == N
+    (part := tmp_path / "parts" / "year=2023").mkdir(parents=True)
+    csv_of(part, FLATS.to_csv(index=False))
+    code = refused(tmp_path / "parts").fix.removeprefix("pass ")
+    own = from_table(run_of(code, pyarrow=pyarrow), target="price", categories="colour")
+    assert "year" in own.columns
+
+
+def test_a_file_in_utf_16_without_a_mark(tmp_path):
+    path = csv_of(tmp_path, FLATS[["size", "price"]].to_csv(index=False).encode("utf-16-le"))
+    code = refused(path).fix.rpartition("pass ")[2]
+    assert from_table(run_of(code), target="price").columns == ("size",)
 
 
 def test_all_columns_are_in_one_error_and_one_line_is_enough():

@@ -34,6 +34,14 @@ def tokenizer(step=1):
     return one
 
 
+def test_a_tokenizer_that_has_not_learned_the_text():
+    untrained, unknown = Tokenizer(models.BPE()), Tokenizer(models.WordLevel({"good": 0}))
+    assert "no tokens yet" in refused(FILMS, target="stars", tokenizer=untrained).fact
+    assert "refuses" in refused(FILMS, target="stars", tokenizer=unknown).fact
+    half = FILMS.assign(text="good \ud83d")  # of a pair of surrogates, as in JSON of short messages
+    assert len(from_text(half, length=4, target="stars", tokenizer=tokenizer())) == 60
+
+
 def test_text_for_a_language_model(tmp_path):
     text = "".join(np.random.default_rng(0).choice(list("abcdé \n"), 5000))
     (tmp_path / "plays.txt").write_text(text, encoding="utf-8")

@@ -87,7 +87,7 @@ def test_a_loop_whose_steps_are_not_seen_is_followed_by_its_reports():
         unknown.step(2, rank=1, pid=200, step=4)  # before rank 0's first
         unknown.state.fill(T0 + 3)
         assert unknown.state.eta(T0 + 3) is None
-    first = Run(epochs=4)("worker", 1, workers=1)("report", 2, metrics={"loss": 9.0})  # of the untrained model
+    first = Run(epochs=4)("worker", 1, workers=1)("report", 2, metrics={"loss": 9.0})  # before training
     first.state.fill(T0 + 3)
     assert first.state.progress == (0.0, "training")
     late = Run(epochs=2)("worker", 0, workers=1)("report", 4, metrics={"epoch": 0, "loss": 0.5})

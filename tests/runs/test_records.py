@@ -25,6 +25,21 @@ REQUIRED = {name: getattr(record(), name) for name in ("name", "run_id", "engine
 OLD = Path(__file__).with_name("records_0_1_0")
 
 
+def test_what_is_damaged_or_gone_is_named_and_nothing_else(tmp_path):
+    for name in ("a1", "a2"):
+        record().write(tmp_path / "runs" / "03-torch" / name)
+    kept = records.read(tmp_path / "runs" / "03-torch" / "a1")
+    marks = Path(kept.folder) / records.MARKS_NAME
+    marks.write_text("{")
+    with pytest.raises(LabError, match=records.MARKS_NAME) as damaged:
+        records.read(kept.folder)
+    assert f"delete {marks} " in damaged.value.fix
+    shutil.rmtree(kept.folder)
+    with pytest.raises(LabError) as gone:
+        runs.get(kept)
+    assert f"delete {kept.folder} " in gone.value.fix  # and not the folder with the other runs
+
+
 def test_what_is_written_is_read_back(tmp_path):
     full = record(
         workers=2, rows=1437, config={"epochs": 2, "layers": [784, 10], "optimizer": {"name": "sgd"}},

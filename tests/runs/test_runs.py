@@ -120,6 +120,20 @@ def test_the_best_run_is_found(home):
     assert runs.get("run-0") == runs.get(runs.get("run-0"))
 
 
+def test_small_metrics_settings_that_are_lists_and_marks(home):
+    write(home, 0, metrics={"loss": 2e-5}, config={"layers": [64, 32]})
+    write(home, 1, metrics={"loss": 4e-5}, config={"layers": [10, 64]})
+    assert list(runs.table()["loss"]) == [4e-5, 2e-5] == list(runs.table(columns="loss")["loss"])
+    assert list(runs.table(layers=[64, 32])["id"]) == ["run-0"]
+    assert runs.tag("run-0", ["a", "b"]) == ["a", "b"]
+    runs.note("run-0", None)
+    assert runs.get("run-0").note == ""
+    write(home, 2, code="x" * 10_000)
+    with pytest.raises(LabError) as long:
+        runs.table(code="y" * 10_000)
+    assert len(str(long.value)) < 1000
+
+
 HUGE = 10**400  # a float can't have it
 ODD = [
     [0, 2**127],  # numpy's advice: log the entropy of a SeedSequence, which has 128 bits
