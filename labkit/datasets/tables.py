@@ -398,7 +398,10 @@ def _goal(target: str, cells: list, task: str | None, attempt: str) -> tuple[tup
     if task == "classification" or (task is None and _are_words(target, cells)):
         return classes_of(target, cells, attempt)
     if wrong := _not_numbers(target, cells):
-        fix = "" if _not_names(target, cells) else "if these are classes, pass task='classification'; else "
+        problem, fix = _not_names(target, cells), ""
+        if problem is None or "spelling" in problem[0]:
+            how = problem[1] if problem else "pass task='classification'"
+            fix = f"if these are classes, {how}; else "
         fix += "make numbers of it: docs/data.md, Make numbers"
         raise LabError(attempt, f"the target isn't plain numbers: {wrong}", fix)
     kinds = {float(cell) for cell in cells}

@@ -226,6 +226,13 @@ def test_names_that_look_like_numbers():
     assert from_table(table, target="price", categories=["code"]).columns == ("size", "code=01067")
 
 
+def test_a_target_in_two_spellings_names_the_way_to_one():
+    table = FLATS[["size"]].assign(paid=["yes", "Yes", "no"] * 20)
+    fix = refused(table, target="paid").fix
+    exec(re.search(r"in a DataFrame: (.*); else", fix)[1], {"table": table})
+    assert from_table(table, target="paid").classes == ("Yes", "no")
+
+
 def test_columns_whose_names_are_numbers():
     table = pandas.DataFrame({0: [1.5, 2.5] * 30, 1: [None, *range(1, N)]})
     code = refused(table, target="1").fix.removeprefix("in a DataFrame, leave these rows out: ")
