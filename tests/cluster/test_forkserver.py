@@ -117,15 +117,21 @@ def server(start):
 def run(started, tmp_path):
     """Runs a script as Ray runs a worker."""
 
-    def run(node, code, *arguments, **variables):
-        script = tmp_path / "script.py"
+    def run(node, code, *arguments, remove=None, **variables):
+        script, folder = tmp_path / "script.py", remove or tmp_path
         script.write_text(code)
+
+        def begin():
+            os.nice(3)
+            if remove is not None:
+                os.rmdir(remove)
+
         of_node = psutil.Process(node.raylet).environ()
         environment = {**of_node, "RAY_JOB_ID": JOB, "RAY_RAYLET_PID": str(node.raylet), **variables}
         pipe = subprocess.PIPE
         process = subprocess.Popen(
-            [*node.command, str(script), *arguments], env=environment, cwd=tmp_path, stdin=pipe, stdout=pipe,
-            stderr=pipe, text=True, start_new_session=True, preexec_fn=lambda: os.nice(3),
+            [*node.command, str(script), *arguments], env=environment, cwd=folder, stdin=pipe, stdout=pipe,
+            stderr=pipe, text=True, start_new_session=True, preexec_fn=begin,
         )  # fmt: skip
         started.append(process)
         return process
@@ -164,6 +170,12 @@ def test_a_forked_worker_is_as_a_new_python_with_the_imports_done(server, run, t
     others = [link for link in about["files"] if not re.search("pipe|/libffi", link)]
     assert [link.partition(":")[0] for link in others] == ["socket"]
     assert server.log.count("could not import no_such_module") == 1
+
+
+def test_a_worker_starts_although_the_folder_of_its_cluster_was_removed(server, run, tmp_path):
+    (gone := tmp_path / "gone").mkdir()
+    started = run(server, TELL, remove=gone)
+    assert told(started)["folder"] == "/"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

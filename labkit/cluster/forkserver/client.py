@@ -17,10 +17,14 @@ _TIMEOUT = 120  # seconds for the server's imports, on a cold disk
 
 def _request_worker(path: str, argv: list[str]) -> tuple[socket.socket, int] | None:
     """A connection to the forked worker, and its pid; None if the server cannot or will not fork one."""
+    try:
+        folder = os.getcwd()
+    except OSError:  # the folder that the cluster was started in has been removed
+        folder = "/"
     request = {
         "argv": argv,
         "environment": dict(os.environ),
-        "folder": os.getcwd(),
+        "folder": folder,
         "niceness": os.getpriority(os.PRIO_PROCESS, 0),
     }
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
