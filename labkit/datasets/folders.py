@@ -142,18 +142,21 @@ def _pixels(file: Path, size: tuple | None) -> np.ndarray:
         image.load()
         with contextlib.suppress(Exception):  # EXIF data that can't be read
             image = ImageOps.exif_transpose(image)
+        palette = image.mode == "P"
         mode = "F" if image.mode[0] in "IF" else "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
         if image.has_transparency_data and mode != "F":
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
         image = image.convert(mode)
+        if palette and not np.ptp(np.asarray(image), axis=-1).any():  # all are grey, as in many a GIF
+            image = image.convert("L")
         return np.asarray(image if size is None else image.resize((int(size[1]), int(size[0]))))
 
 
 def _array(images: list[np.ndarray]) -> np.ndarray:
     """uint8 [n, height, width] if all are grey, else [n, height, width, 3].
 
-    All images of more than 8 bits are divided by the same number, so they stay comparable.
+    All images of more than 8 bits are divided by the same number, so they stay comparable; below 0 is black.
     """
     deep = [image for image in images if image.dtype != np.uint8]
     brightest = max([image[np.isfinite(image)].max(initial=0) for image in deep], default=0)

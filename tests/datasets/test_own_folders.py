@@ -51,6 +51,14 @@ def test_a_tiff_that_is_turned_and_one_with_an_infinite_pixel(tmp_path):
     assert x[0, 0] == x[-1, -1] == 255 and np.ptp(x) > 200
 
 
+@pytest.mark.parametrize("options", [{}, {"transparency": 0}])
+def test_a_palette_of_greys_is_grey_and_one_of_colours_is_not(tmp_path, options):
+    grey = Image.fromarray(np.arange(0, 128, 4, dtype=np.uint8).reshape(4, 8)).convert("P")
+    assert from_folder(pair(tmp_path, grey, "GIF", **options)).x.shape == (2, 4, 8)
+    colours = Image.fromarray(np.arange(96, dtype=np.uint8).reshape(4, 8, 3)).convert("P")
+    assert from_folder(pair(tmp_path, colours)).x.shape == (2, 4, 8, 3)
+
+
 @pytest.mark.parametrize("size", [((32, 32), 3), (2**31, 1), (True, 3), (3, 0), "ab"])
 def test_a_size_that_is_none(photos, size):
     assert "is no height and width" in refused(photos, size=size).fact
@@ -174,7 +182,7 @@ def test_a_black_drawing_on_a_transparent_ground_is_on_white(tmp_path, mode):
         image, options = Image.fromarray((alpha > 0).astype(np.uint8), "P"), {"transparency": 0}
         image.putpalette([0, 0, 0, 0, 0, 0])
     x = from_folder(pair(tmp_path, image.convert(mode), **options)).x
-    assert x.ndim == (3 if mode == "LA" else 4)
+    assert x.ndim == (4 if mode == "RGBA" else 3)
     np.testing.assert_array_equal(x[0].reshape(16, 16, -1)[..., 0] == 0, alpha > 0)
 
 
