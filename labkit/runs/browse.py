@@ -195,7 +195,8 @@ def select(home: Home, last: int | None, **wanted: Any) -> list[RunRecord]:
         cells = [one if isinstance(one, list) else [one] for one in values_of(found, column)]
         pairs = list(zip(found, cells, strict=True))
         # The setting itself may be a list: layers=[64, 32].
-        chosen = [run for run, cell in pairs if cell == values and column not in ("tag", "tags")]
+        whole = isinstance(wanted[column], (list, tuple)) and column not in ("tag", "tags")
+        chosen = [run for run, cell in pairs if whole and cell == values]
         chosen = chosen or [run for run, cell in pairs if any(one in values for one in cell)]
         if not chosen:
             given = " and ".join(f"{name}={wanted[name]!r:.80}" for name in asked)

@@ -125,6 +125,7 @@ def test_small_metrics_settings_that_are_lists_and_marks(home):
     write(home, 1, metrics={"loss": 4e-5}, config={"layers": [10, 64]})
     assert list(runs.table()["loss"]) == [4e-5, 2e-5] == list(runs.table(columns="loss")["loss"])
     assert list(runs.table(layers=[64, 32])["id"]) == ["run-0"]
+    assert len(runs.table(layers=64)) == len(runs.table(layers=[10, 32])) == 2  # those that have one of them
     assert runs.tag("run-0", ["a", "b"]) == ["a", "b"]
     runs.note("run-0", None)
     assert runs.get("run-0").note == ""
