@@ -137,9 +137,8 @@ def visible(folder: Path, attempt: str) -> list[Path]:
     try:
         return sorted(one for one in folder.iterdir() if not _SYSTEM.fullmatch(one.name))
     except OSError as error:
-        raise LabError(
-            attempt, f"{folder} can't be read: {error}", "make it readable, or remove it"
-        ) from None
+        fact = f"{folder} can't be read: {error}"
+        raise LabError(attempt, fact, "make it readable, or remove it") from None
 
 
 def files_below(folder: Path, attempt: str, above: tuple[Path, ...] = ()) -> list[Path]:
@@ -186,10 +185,12 @@ def files_of(source: Any, suffixes: tuple[str, ...], attempt: str) -> tuple[str,
 def copied_first(source: object, then: str = "") -> str:
     """How to bring what is at an address to this machine, and `then`; "" if `source` is no address."""
     found = re.fullmatch(r"(\w+)://([^\s?#]{1,500})(\S{0,500})", str(source)[:2000])
-    scheme, rest, more = found.groups() if found else ("file", "", "")
+    if not found:
+        return ""
+    scheme, rest, more = found.groups()
     name = rest.rstrip("/").rpartition("/")[2]
-    if not found or scheme == "file":
-        return f"pass the path {rest!r}" if rest else ""
+    if scheme == "file":
+        return f"pass the path {rest!r}"
     if scheme in ("s3", "s3a"):
         fix = f"copy it first: store.files.get({rest!r}, {name!r}, recursive=True), and pass {name!r}; "
         return f"{fix}store is what storage.start() or storage.connect(…) returns"

@@ -78,7 +78,7 @@ def from_table(
     columns, values = [], []
     for column, texts in features.items():
         if column in named:
-            kinds, codes = _encoded(column, texts, attempt)
+            kinds, codes = _encoded(column, texts, attempt, f"leave it out: drop=[{column!r}]")
             columns += [f"{column}={kind}" for kind in kinds]
             values += [codes == place for place in range(len(kinds))]
         else:
@@ -316,12 +316,11 @@ def _has_holes(column: str, cells: list) -> bool:
 
 
 def _not_names(column: str, cells: list) -> tuple[str, str] | None:
-    """Why a column can't be used as names, and the fix; None if it can."""
-    drop = f"leave it out: drop=[{column!r}]"
+    """Why a column can't be used as names, and how it could, "" if not at all; None if it can."""
     if others := [cell for cell in cells if not isinstance(cell, str)]:
-        return f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}", drop
+        return f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}", ""
     if len(kinds := sorted(set(cells))) > _MOST:
-        return f"{column!r} has {len(kinds):,} different values, and at most {_MOST:,} can be names", drop
+        return f"{column!r} has {len(kinds):,} different values, and at most {_MOST:,} can be names", ""
     first: dict[Any, str] = {}
     twins = {kind: one for kind in kinds if (one := first.setdefault(_spelling(kind), kind)) != kind}
     for other, one in twins.items():
@@ -354,10 +353,13 @@ def _are_words(column: str, cells: list) -> bool:
     return not digits and len(words) <= _FEW and not _not_names(column, cells)
 
 
-def _encoded(column: str, cells: list, attempt: str) -> tuple[tuple[str, ...], np.ndarray]:
-    """The different names in a column, by size if all are numbers; and int64 [n], each cell's place there."""
+def _encoded(column: str, cells: list, attempt: str, otherwise: str) -> tuple[tuple[str, ...], np.ndarray]:
+    """The different names in a column, by size if all are numbers; and int64 [n], each cell's place there.
+
+    `otherwise` is the fix for a column that can't be names.
+    """
     if problem := _not_names(column, cells):
-        raise LabError(attempt, *problem)
+        raise LabError(attempt, problem[0], problem[1] or otherwise)
     kinds = sorted(set(cells))
     with contextlib.suppress(InvalidOperation):
         kinds = sorted(kinds, key=Decimal) if all(map(_NUMBER.fullmatch, kinds)) else kinds
@@ -380,9 +382,7 @@ def refuse_empty(column: str, cells: list, attempt: str) -> None:
 def classes_of(target: str, cells: list, attempt: str) -> tuple[tuple[str, ...], np.ndarray]:
     """The classes of a target, at least two; and int64 [n], the class of each row."""
     refuse_empty(target, cells, attempt)
-    if (problem := _not_names(target, cells)) and problem[1].startswith("leave it out"):
-        raise LabError(attempt, problem[0], "use another target=")
-    classes, codes = _encoded(target, cells, attempt)
+    classes, codes = _encoded(target, cells, attempt, "use another target=")
     if len(classes) == 1:
         fact = f"all rows have the same {target!r}: {classes[0]!r}"
         raise LabError(attempt, fact, "use rows of several classes, or another target=")
@@ -398,10 +398,8 @@ def _goal(target: str, cells: list, task: str | None, attempt: str) -> tuple[tup
     if task == "classification" or (task is None and _are_words(target, cells)):
         return classes_of(target, cells, attempt)
     if wrong := _not_numbers(target, cells):
-        problem, fix = _not_names(target, cells), ""
-        if problem is None or "spelling" in problem[0]:
-            how = problem[1] if problem else "pass task='classification'"
-            fix = f"if these are classes, {how}; else "
+        _, how = _not_names(target, cells) or ("", "pass task='classification'")
+        fix = f"if these are classes, {how}; else " if how else ""
         fix += "make numbers of it: docs/data.md, Make numbers"
         raise LabError(attempt, f"the target isn't plain numbers: {wrong}", fix)
     kinds = {float(cell) for cell in cells}

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 UNKNOWN = "–"  # shown where a number is not known
+_TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours and cursor movements
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def clock(value: float) -> str:
@@ -76,6 +78,11 @@ def short_metrics(metrics: dict[str, Any], most: int = 4) -> str:
     """``loss 0.214 · accuracy 0.951``."""
     shown = [f"{short(name)} {number(value)}" for name, value in metrics.items() if name != "epoch"]
     return " · ".join(shown[:most])
+
+
+def cleaned(text: str) -> str:
+    """A text without a terminal's colours and control characters."""
+    return _CONTROL.sub("\ufffd", _TERMINAL.sub("", text.replace("\r\n", "\n")))
 
 
 def without_credentials(endpoint: str) -> str:

@@ -14,14 +14,12 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from labkit.display.formatting import duration, seconds
+from labkit.display.formatting import cleaned, duration, seconds
 from labkit.machine import installed_versions, this_host
 from labkit.runs.record import RunRecord, folder_of, this_process
 
 Mark = tuple[str, str]  # (kind, words), as `labkit.display.cards.mark` takes them
 
-_TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours and cursor movements
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 # The line above a traceback's frames, also behind the name of what passes it on; it says nothing itself.
 _IS_A_HEAD = re.compile(r"(^|: ?|traceback: )Traceback( \(most recent call last\):?)?:?$")
 
@@ -226,11 +224,6 @@ class Run:
 def joined(*parts: str | None) -> str:
     """The parts that are there, in one line."""
     return " · ".join(part for part in parts if part)
-
-
-def cleaned(text: str) -> str:
-    """A text without a terminal's colours and control characters."""
-    return _CONTROL.sub("\ufffd", _TERMINAL.sub("", text.replace("\r\n", "\n")))
 
 
 def whole(value: Any) -> int | None:

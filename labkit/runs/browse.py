@@ -61,9 +61,9 @@ def table(
         filters: columns and the values that they must have, such as ``name="03-torch"``.
     """
     found = select(home, last, **filters)
-    columns = [columns] if isinstance(columns, str) and columns not in ("", "all") else columns
     if not columns or columns == "all":  # as in version 0.1.0
         return overview(found)
+    columns = [columns] if isinstance(columns, str) else columns
     shown = {column: values_of(found, column) for column in columns}
     for column, values in shown.items():
         if all(value is None for value in values):

@@ -3,7 +3,6 @@
 import base64
 import difflib
 import io
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ if TYPE_CHECKING:  # takes a second to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_NOT_DRAWN = re.compile(r"[\x00-\x1f\ud800-\udfff]")  # what fonts and SVG don't have
 _PARTS = ("start", "data", "training", "between epochs", "rest", "restart")  # of `RunRecord.seconds`
 # These differ between any two runs, or follow from others.
 _NOT_COMPARED = {"run_id", "started_at", "process", "code", "storage_path", "checkpoint", "folder", "extra"}
@@ -119,7 +117,7 @@ def _labels(found: Sequence[RunRecord], groups: list[str]) -> list[str]:
         for run in found
     ]
     # matplotlib's legends leave out what starts with _.
-    return [" " * name.startswith("_") + formatting.short(_NOT_DRAWN.sub("?", name)) for name in names]
+    return [" " * name.startswith("_") + formatting.short(formatting.cleaned(name)) for name in names]
 
 
 def _shown(found: Sequence[RunRecord], metrics: str | Sequence[str] | None) -> list[str]:
@@ -152,7 +150,7 @@ def _draw_curves(
         look = looks[different.index(key) % len(looks)]
         named = label if keys.index(key) == place else None
         axes.plot(*zip(*points, strict=True) if points else ([], []), marker="o", label=named, **look)
-    axes.set(title=_NOT_DRAWN.sub("?", metric), xlabel="epoch")
+    axes.set(title=formatting.cleaned(metric), xlabel="epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 

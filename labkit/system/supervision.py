@@ -140,10 +140,8 @@ def noted(home: Path, group: str, kinds: Mapping[str, type]) -> dict[str, Any]:
 def _ask(home: Path, do: str, **about: Any) -> Any:
     """The supervisor's answer; None if there is none, or one of another version."""
     if (connection := _open(home)) is not None:
-        with connection, contextlib.suppress(OSError, ValueError):  # it was killed
-            answer = _answer(connection, do, [], **about)
-            if not (isinstance(answer, dict) and answer.get("error") == OTHER_VERSION):
-                return answer
+        with connection, contextlib.suppress(OSError, ValueError, LabError):  # it was killed
+            return _answer(connection, do, [], **about)
     return None
 
 
@@ -155,11 +153,7 @@ def _request(home: Path, do: str, files: list[int], **about: Any) -> tuple[socke
         while not (process and (process.poll() or 0) > 0) and time.monotonic() < deadline:
             if (connection := _open(home)) is not None:
                 with contextlib.suppress(OSError, ValueError):
-                    answer = _answer(connection, do, files, **about)
-                    if answer.get("error") == OTHER_VERSION:
-                        connection.close()
-                        raise LabError("use the lab's supervisor", OTHER_VERSION, _AGAIN)
-                    return connection, answer
+                    return connection, _answer(connection, do, files, **about)
                 connection.close()  # it was about to end
             elif process is None or process.poll() is not None:  # another one was ending, or has ended it
                 process = _start_supervisor(home, log)
@@ -175,7 +169,10 @@ def _answer(connection: socket.socket, do: str, files: list[int], **about: Any) 
     socket.send_fds(connection, [b"\n"], files)
     connection.sendall(json.dumps({"do": do, "protocol": PROTOCOL, **about}).encode() + b"\n")
     with connection.makefile("rb", buffering=0) as lines:  # what follows the line is for `_stay`
-        return json.loads(lines.readline())
+        answer = json.loads(lines.readline())
+    if isinstance(answer, dict) and answer.get("error") == OTHER_VERSION:
+        raise LabError("use the lab's supervisor", OTHER_VERSION, _AGAIN)
+    return answer
 
 
 def _open(home: Path) -> socket.socket | None:

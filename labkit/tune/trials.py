@@ -167,11 +167,8 @@ class TunerPlan:
                 fix = f"tune.grid_search([…]) or tune.choice([…]) for {name!r}"
                 raise LabError(f"sweep over {name!r}", fact, fix)
         if not space:
-            fact, fix = (
-                "the search space is empty",
-                'param_space={"lr": tune.loguniform(1e-3, 1)}, for example',
-            )
-            raise LabError("start a sweep", f"{fact}: all trials would be the same", fix)
+            fact, fix = "the search space is empty", 'param_space={"lr": tune.loguniform(1e-3, 1)}'
+            raise LabError("start a sweep", f"{fact}: all trials would be the same", f"{fix}, for example")
 
     def _check_name(self) -> None:
         """Refuse the name of an earlier sweep: in one folder the results of both would be mixed."""

@@ -77,6 +77,10 @@ def test_a_loop_whose_steps_are_not_seen_is_followed_by_its_reports():
     run.state.fill(T0 + 12)
     assert (run.state.what, run.state.fraction()) == ("4 epochs", 1.0)
     assert run.state.to_record()["seconds_to_start"] == 4.0
+
+
+def test_what_reports_alone_do_not_tell():
+    """Of a loop whose steps are not seen: a wait, a length, what came before training, what is no epoch."""
     waiting = Run(epochs=2)("worker", 4, workers=1)
     for epoch in range(2):
         waiting("report", 5 + epoch, metrics={"epoch": epoch, "loss": 0.5})

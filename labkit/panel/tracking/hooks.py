@@ -570,7 +570,7 @@ def rows_of(batch: Any) -> int:
     # A DataLoader gives a list of arrays; a list of anything else is a list of rows. A tuple has parts:
     # (inputs, targets), or (number, batch) from `enumerate`.
     if isinstance(batch, (tuple, list)) and batch:
-        shape = getattr(batch[0], "shape", None)
+        shape = getattr(batch[0], "shape", None)  # mostly it is an array, and this is called for each batch
         if isinstance(shape, tuple) and shape and isinstance(shape[0], int):
             return shape[0]
         first = _first_part(batch, (Mapping, list, tuple) if isinstance(batch, tuple) else ())
