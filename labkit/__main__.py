@@ -1,9 +1,9 @@
 """The lab's command line: ``python -m labkit doctor | check | stop | clean | home``."""
 
 import argparse
-import importlib
 import io
 import re
+import shlex
 import shutil
 import sys
 from collections import Counter
@@ -44,17 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     age = "for how long nothing was written into it, as in 7d or 12h; default: 7d"
     command["clean"].add_argument("--older", metavar="AGE", type=_seconds, default="7d", help=age)
     command["clean"].add_argument("--yes", action="store_true", help="remove it without a question")
-    # With another prefix for options, `--help` and all others are arguments that are passed on.
-    old = commands.add_parser("class", help=_class.__doc__, add_help=False, prefix_chars="\0")
-    old.set_defaults(run=_class)
-    old.add_argument("arguments", nargs="*")
     return parser
-
-
-def _class(options: argparse.Namespace) -> int:
-    """The old name of `python -m classroom`; it goes in the next release."""
-    print("use python -m classroom: `python -m labkit class` goes in the next release", file=sys.stderr)
-    return importlib.import_module("classroom.__main__").main(options.arguments)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -79,7 +69,13 @@ def _stop(_: argparse.Namespace) -> int:
     home = Settings.from_env().home
     in_use = any(supervision.users(home).values())
     stopped = supervision.stop(home)
-    print("\n".join(f"stopped {one}" for one in stopped) or "nothing of this lab is running here")
+    for process in stopped:
+        print(f"stopped {process}")
+    if not stopped:
+        print(f"nothing of the lab in {home} is running here")
+        for other in family.other_homes(home):
+            stop = f"LABKIT_HOME={shlex.quote(str(other))} {shlex.quote(sys.executable)} -m labkit stop"
+            print(f"the lab in {other} is running; to stop that one: {stop}")
     if in_use:  # Ray ends a process a minute after it has lost its head node, and its variables are lost
         print("a notebook was using it: restart its kernel now, or Ray ends the kernel within a minute")
     return 0

@@ -7,11 +7,12 @@ Every variable starts with ``LABKIT_``, except ``RAY_ADDRESS``, which is Ray's o
 """
 
 import contextlib
+import functools
 import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -38,16 +39,44 @@ def default_home() -> Path:
     return _path("~/.labkit")
 
 
+@functools.cache
+def absolute(path: str) -> str:
+    """Return the absolute form of a path that a setting or an argument names, ``~`` included.
+
+    The first answer of a process stays: after a `%cd`, the same relative path is still the same folder.
+    """
+    path = os.path.expanduser(path)
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        fix = "os.chdir() to a folder that exists, or use an absolute path"
+        raise LabError(f"use the path {path!r:.200}", "the current folder has been removed", fix) from None
+
+
 def _path(text: str) -> Path:
-    return Path(os.path.expanduser(text)).absolute()
+    return Path(absolute(text))
+
+
+def _place(text: str) -> str:
+    """Return an address as it is, and the absolute form of a folder's path."""
+    return text if "://" in text else absolute(text)
 
 
 def _setting(
-    variable: str, default: Any, rule: Mapping[str, Any] | str, allowed: str = "", *, secret: bool = False
+    variable: str,
+    default: Any,
+    rule: Mapping[str, Any] | str,
+    allowed: str = "",
+    *,
+    read: Callable[[str], Any] = str,
+    secret: bool = False,
 ) -> Any:
-    """A field with its variable, whose text is a key of `rule` or matches it; `allowed` says what that is."""
+    """Return a field with its variable.
+
+    The variable's text is a key of `rule`, or matches it and is read by `read`; `allowed` says what it can be.
+    """
     allowed = allowed or f"one of {', '.join(rule)}"
-    about = {"variable": variable, "rule": rule, "allowed": allowed}
+    about = {"variable": variable, "rule": rule, "allowed": allowed, "read": read}
     return field(default=default, repr=not secret, metadata=about)
 
 
@@ -57,13 +86,17 @@ class Settings:
 
     small: bool = _setting("LABKIT_SMALL", False, _FLAGS)
     dataset: str = _setting("LABKIT_DATASET", "digits", {name: name for name in DATASETS})
-    home: Path = _setting("LABKIT_HOME", None, ".+", "the path of a folder")
-    num_workers: int = _setting("LABKIT_WORKERS", 2, "[1-9][0-9]{0,8}", "a whole number from 1")
+    home: Path = _setting("LABKIT_HOME", None, ".+", "the path of a folder", read=_path)
+    num_workers: int = _setting("LABKIT_WORKERS", 2, "[1-9][0-9]{0,8}", "a whole number from 1", read=int)
     use_gpu: bool = _setting("LABKIT_GPU", False, {"auto": None, **_FLAGS})
     preload: bool = _setting("LABKIT_PRELOAD", True, _FLAGS)
     panel: str = _setting("LABKIT_PANEL", "auto", _PANELS)
-    hang_after: int = _setting("LABKIT_HANG_AFTER", 30, "[0-9]{1,9}", "whole seconds, or 0 for never")
-    mirror: str | None = _setting("LABKIT_MIRROR", None, _PLACE, "an http address or a folder", secret=True)
+    hang_after: int = _setting(
+        "LABKIT_HANG_AFTER", 30, "[0-9]{1,9}", "whole seconds, or 0 for never", read=int
+    )
+    mirror: str | None = _setting(
+        "LABKIT_MIRROR", None, _PLACE, "an http address or a folder", read=_place, secret=True
+    )
     # Whether a wrong answer raises, and how many times its limit a check may take.
     check_strict: int = _setting("LABKIT_CHECK", 0, {"strict": 1, "patient": 10, **_FLAGS})
     ray_address: str | None = _setting("RAY_ADDRESS", None, ".+", "the address of a cluster")
@@ -72,14 +105,20 @@ class Settings:
     s3_secret_key: str | None = _setting("LABKIT_S3_SECRET_KEY", None, ".+", "a text", secret=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "home", Path(self.home or default_home()))  # it may be a text
+        home = self.home or default_home()
+        object.__setattr__(self, "home", _path(os.fspath(home)))  # it may be a text
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> "Settings":
-        """Read the settings from `env` (default: os.environ); a `LabError` says which value can't be used."""
+        """Read the settings from `env` (default: os.environ); a `LabError` says which value can't be used.
+
+        Of this process's own variables, relative paths become absolute: its children have another folder.
+        """
         from labkit import machine  # psutil takes longer than all else of `import labkit`
 
-        env = os.environ if env is None else env
+        if env is None:
+            env = os.environ
+            _make_absolute(env)
         texts = {one: str(env.get(one.metadata["variable"], "")).strip() for one in fields(cls)}
         values = {one.name: _value(one, text) for one, text in texts.items() if text}
         gpus = 0 if values.get("use_gpu") is False else machine.visible_gpus()
@@ -94,6 +133,7 @@ class Settings:
         if settings is not None and not isinstance(settings, Settings):
             fact = f"settings is of type {type(settings).__name__}, and labkit.Settings or None is expected"
             raise LabError("read the settings", fact, "settings=labkit.Settings(small=True)")
+        _make_absolute(os.environ)
         return cls.from_env() if settings is None else settings
 
     def make_home(self) -> Path:
@@ -110,13 +150,21 @@ class Settings:
 VARIABLES: dict[str, str] = {one.name: one.metadata["variable"] for one in fields(Settings)}
 
 
+def _make_absolute(env: MutableMapping[str, str]) -> None:
+    """Replace relative paths of settings by what this process takes them for."""
+    for name, read in (("LABKIT_HOME", absolute), ("LABKIT_MIRROR", _place)):
+        text = env.get(name, "").strip()
+        if text:
+            env[name] = read(text)
+
+
 def _value(setting: Field, text: str) -> Any:
     """The value of a variable's text."""
     variable, rule, allowed = (setting.metadata[name] for name in ("variable", "rule", "allowed"))
     if isinstance(rule, Mapping) and text.lower() in rule:
         return rule[text.lower()]
     if isinstance(rule, str) and re.fullmatch(rule, text, re.DOTALL):
-        return {Path: _path, int: int}.get(setting.type, str)(text)
+        return setting.metadata["read"](text)
     shown = repr(text)[:200] if setting.repr else "a text that is not shown"  # as in a repr
     fix = f"change it, or unset {variable}; docs/settings.md lists all settings"
     fact = f"its value is {shown}, and it can be {allowed}"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import labs
 from labkit import machine
 from labkit.errors import LabError
 from labkit.settings import VARIABLES, Settings, default_home
@@ -76,6 +77,29 @@ def test_the_lab_lives_in_the_checkout_unless_it_cannot_be_written(monkeypatch, 
     assert list(Settings(home="new/home").make_home().iterdir()) == []
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert default_home() == Path("/home/me/.labkit")
+
+
+def test_a_relative_path_is_one_folder_of_a_process_and_of_its_children(monkeypatch, tmp_path):
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABKIT_HOME", "one-home")
+    monkeypatch.setenv("LABKIT_MIRROR", "one-mirror")
+    first = Settings.from_env()
+    assert (first.home, first.mirror) == (tmp_path / "one-home", str(tmp_path / "one-mirror"))
+    monkeypatch.chdir(tmp_path / "data")
+    assert Settings.from_env() == first
+    ask = "from labkit import Settings; print(Settings.from_env().home, Settings.from_env().mirror)"
+    assert labs.python(ask).stdout.split() == [str(first.home), first.mirror]
+    monkeypatch.setenv("LABKIT_HOME", "one-home")  # the first cell is run again after `%cd data`
+    assert Settings.from_env().home == first.home == Settings(home="one-home").home
+
+
+def test_a_relative_path_in_a_folder_that_is_gone(monkeypatch, tmp_path):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(LabError, match="the current folder has been removed"):
+        Settings.from_env({"LABKIT_HOME": "of-a-folder-that-is-gone"})
 
 
 @pytest.mark.parametrize("place", ["file/below", "/proc/nope", "x" * 300])

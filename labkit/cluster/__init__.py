@@ -14,6 +14,7 @@ gRPC ports, which cannot be bound to loopback; the dashboard is.
 
 import atexit
 import math
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from labkit.cluster.handle import Cluster
 from labkit.cluster.nodes import OBJECT_STORE_BYTES, LocalCluster
 from labkit.cluster.preload import modules_of
 from labkit.errors import LabError, expect_int
-from labkit.settings import Settings
+from labkit.settings import Settings, absolute
 
 __all__ = ["Cluster", "Node", "connect", "current", "peek", "start"]
 
@@ -112,7 +113,7 @@ def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
             _reconnect(running)
             return running
         raise LabError(attempt, f"this notebook is connected to {running.address}", "lab.stop() first")
-    token = Path(token_file).expanduser() if token_file else None
+    token = Path(absolute(os.fspath(token_file))) if token_file else None
     if token is not None and not token.is_file():
         raise LabError(attempt, f"there is no token file {token}", "copy it from the cluster's head")
     left = "This process is connected to no cluster"

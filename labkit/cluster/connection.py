@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.settings import PACKAGE_ROOT
+from labkit.settings import PACKAGE_ROOT, absolute
 
 # What the lab sets for Ray, in the nodes and in the kernel.
 ENVIRONMENT = {
@@ -101,8 +101,11 @@ def set_environment(token_file: Path | None, *, authenticate: bool | None) -> No
     if token_file is not None:
         # Ray prefers RAY_AUTH_TOKEN, which in a container is the token of another cluster.
         wanted |= {"RAY_AUTH_TOKEN_PATH": str(token_file), "RAY_AUTH_TOKEN": None, "RAY_AUTH_MODE": "token"}
-    elif authenticate is not None and "RAY_AUTH_MODE" not in os.environ:
-        wanted["RAY_AUTH_MODE"] = "token" if authenticate else "disabled"
+    else:
+        if authenticate is not None and "RAY_AUTH_MODE" not in os.environ:
+            wanted["RAY_AUTH_MODE"] = "token" if authenticate else "disabled"
+        if path := os.environ.get("RAY_AUTH_TOKEN_PATH"):  # Ray reads the file again later, in any folder
+            wanted["RAY_AUTH_TOKEN_PATH"] = absolute(path)
     for name, value in wanted.items():
         before, _ = _changed.get(name, (os.environ.get(name), ""))
         _changed[name] = before, value
@@ -154,7 +157,8 @@ def read_token(file: Path | None = None) -> str | None:
     if file is None:
         if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
             return token
-        file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+        named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+        file = Path(absolute(named) if named else Path.home() / ".ray" / "auth_token")
     with contextlib.suppress(OSError):
         return file.read_text().strip() or None
     return None

@@ -61,7 +61,7 @@ def table(
         filters: columns and the values that they must have, such as ``name="03-torch"``.
     """
     found = select(home, last, **filters)
-    if not columns or columns == "all":  # as in version 0.1.0
+    if not columns:
         return overview(found)
     columns = [columns] if isinstance(columns, str) else columns
     shown = {column: values_of(found, column) for column in columns}

@@ -129,6 +129,18 @@ def groups(home: Path) -> set[str]:
     return {one.group for one in running(home)} - {SUPERVISOR}
 
 
+def other_homes(home: Path) -> list[Path]:
+    """Return the homes of this user's other labs that run on this host: each has a supervisor."""
+    homes = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            mark_of = _mark(process.environ())
+            if mark_of is not None and mark_of[0] == SUPERVISOR and mark_of[1] != lab_id(home):
+                *_, its_home, _folder = process.cmdline()
+                homes.add(Path(its_home))
+    return sorted(homes)
+
+
 def end(
     home: Path, group: str | None = None, node: str | None = None, *, lab: str = "", grace: float = 3.0
 ) -> list[str]:

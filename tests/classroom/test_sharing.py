@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-import labkit.__main__
 from classroom import __main__ as command
 from classroom import join, show
 from labkit.errors import LabError
@@ -87,13 +86,6 @@ def test_to_leave_deletes_what_was_shared(home, place, capsys):
     command.main(["show"])
     assert capsys.readouterr().out.count("no class") == 2
     assert command.main(["join", str(place / "none"), "--as", "ann"]) == 2
-
-
-def test_the_old_command_works_for_one_more_release(place, capsys):
-    assert labkit.__main__.main(["class", "join", str(place), "--as", "ann"]) == 0
-    out, err = capsys.readouterr()
-    assert '"nickname": "ann"' in out and "use python -m classroom" in err
-    assert labkit.__main__.main(["class", "board", str(place), "--once", "--output", f"{place}.html"]) == 0
 
 
 def test_to_join_another_class_leaves_the_first(place, tmp_path):

@@ -22,7 +22,6 @@ from labkit.settings import Settings
 from records import record, write
 
 REQUIRED = {name: getattr(record(), name) for name in ("name", "run_id", "engine", "state", "started_at")}
-OLD = Path(__file__).with_name("records_0_1_0")
 
 
 def test_what_is_damaged_or_gone_is_named_and_nothing_else(tmp_path):
@@ -54,30 +53,6 @@ def test_what_is_written_is_read_back(tmp_path):
         records.read(tmp_path / "nothing")
     with pytest.raises(LabError, match="LABKIT_HOME"):
         record().write(tmp_path / "another.json" / "a1")
-
-
-def test_the_records_of_version_0_1_0_are_read(tmp_path):
-    """That version wrote them: runs that finished, diverged, failed and were killed, and a sweep."""
-    shutil.copytree(OLD, tmp_path / "runs")
-    table = runs.table(tmp_path)
-    assert list(table["run"]) == ["00-lost", "05-sweep", "03-torch", *["00-baseline"] * 3]
-    assert list(table["state"])[1:] == ["finished", "finished", "failed", "finished", "finished"]
-    assert list(runs.table(tmp_path, columns=["seed"])["seed"])[-2] > 2**100
-    assert math.isinf(table["loss"][5]) and math.isnan(table["loss"][4])
-    first = runs.latest(home=tmp_path, tag="paper")
-    assert (first.tags, first.note, first.epochs) == (["paper", "good"], "was too fast", 2)
-    assert first.config == {
-        "lr": 0.1, "seed": 3, "model": {"width": 64}, "api_key": "(secret)", "rows": "list of 99",
-    }  # fmt: skip
-    assert first.code.startswith("def loop") or first.code
-    sweep, torch = runs.latest("05-sweep", tmp_path), runs.latest("03-torch", tmp_path)
-    assert len(sweep.extra["trials"]) == 2 and torch.scaling["num_workers"] == 2
-    assert torch.checkpoint.startswith(torch.storage_path) and torch.seconds["training"] > 0
-    assert "config.seed" in runs.compare(first, torch).table.index
-    page = runs.report(tmp_path / "page.html", tmp_path, title="old", by="lr").read_text()
-    assert "was too fast" in page
-    assert runs.tag(first, "good", remove=True, home=tmp_path) == ["paper"]
-    assert runs.get(first.run_id, tmp_path).note == "was too fast"
 
 
 def test_metrics_of_any_kind_do_not_lose_the_record():
@@ -123,7 +98,6 @@ def test_find_gives_the_newest_first(tmp_path):
     times = {"old": "12:00:00+00:00", "new": "14:30:00+01:00", "mid": "13:00:00Z"}
     for run_id, time in times.items():
         write(tmp_path, name=run_id, run_id=run_id, started_at=f"2026-01-31T{time}")
-    (tmp_path / "runs" / ".index.json").write_text("of version 0.1.0")
     assert [r.run_id for r in records.find(tmp_path)] == ["new", "mid", "old"]
     assert records.find(tmp_path / "nothing") == []
 

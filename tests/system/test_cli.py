@@ -78,7 +78,17 @@ def test_stop_stops_what_the_lab_started_and_nothing_else_and_warns_the_open_not
         supervision.stop(home)
 
 
-def test_stop_without_a_lab_says_so(run, tmp_path):
-    done = run("stop")
-    assert (done.returncode, done.stdout) == (0, "nothing of this lab is running here\n")
-    assert not list(tmp_path.iterdir())
+def test_stop_without_a_lab_names_its_home_and_the_labs_that_run(run, tmp_path):
+    other = tmp_path / "another home"
+    supervision.start(other, ["sleep", "60"], group="one", log=tmp_path / "log")
+    try:
+        done = run("stop", LABKIT_HOME="home")
+        assert done.returncode == 0
+        first, *more = done.stdout.splitlines()
+        assert first == f"nothing of the lab in {tmp_path / 'home'} is running here"
+        (line,) = [line for line in more if str(other) in line]
+        assert not (tmp_path / "home").exists()
+        stopped = subprocess.run(line.partition("stop that one: ")[2], shell=True, capture_output=True)
+        assert b"stopped one: sleep" in stopped.stdout  # the fix works when it is pasted
+    finally:
+        supervision.stop(other)
