@@ -73,7 +73,7 @@ def _setting(
 ) -> Any:
     """Return a field with its variable.
 
-    The variable's text is a key of `rule`, or matches it and is read by `read`; `allowed` says what it can be.
+    The variable's text is a key of `rule`, or matches it and is read by `read`. `allowed` is for the error.
     """
     allowed = allowed or f"one of {', '.join(rule)}"
     about = {"variable": variable, "rule": rule, "allowed": allowed, "read": read}

@@ -15,15 +15,18 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import s3fs
 from aiobotocore.session import AioSession
+from botocore.exceptions import ClientError
 from botocore.handlers import add_expect_header
+from fsspec.asyn import sync_wrapper
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from labkit.errors import LabError
-from labkit.storage.server import PROFILE
+from labkit.storage import server
 from labkit.storage.store import bad_part
 
 _PART = 8 << 20  # bytes of one part of a large object; each open file holds one
 _SMALL = 1 << 20  # bytes: an object below this size is read with one request
+_WRITES = ("put_object", "copy_object", "create_multipart_upload")
 _DEFAULT_REGION = "us-east-1"  # a bucket there names no region
 
 
@@ -43,7 +46,7 @@ class ObjectFiles(s3fs.S3FileSystem):
         session, given = AioSession(), {}
         if Path(keys).is_file():
             # On this session only: in the environment it would hide the reader's own ~/.aws/credentials.
-            session = AioSession(profile=PROFILE)
+            session = AioSession(profile=server.PROFILE)
             session.set_config_variable("credentials_file", keys)
         else:
             names = {"key": "LABKIT_S3_ACCESS_KEY", "secret": "LABKIT_S3_SECRET_KEY"}
@@ -51,6 +54,7 @@ class ObjectFiles(s3fs.S3FileSystem):
         # With "Expect: 100-continue", aiohttp waits for the server's word without a limit, and a server in Go
         # that refuses an object unread waits for its body, also without a limit. See docs/upstream.md.
         session.unregister("before-call.s3", add_expect_header)
+        session.register("needs-retry.s3.HeadBucket", _end_of_a_redirect)
         host = urlsplit(endpoint).hostname or ""
         local = host in ("localhost", "::1") or host.startswith("127.")
         super().__init__(
@@ -60,7 +64,8 @@ class ObjectFiles(s3fs.S3FileSystem):
             config_kwargs={
                 "region_name": _region(),
                 "s3": {"addressing_style": "path"},  # a bucket is no host name on such a server
-                # Since 2025 clients add checksums that many servers do not know yet.
+                # Since 2025, clients add checksums. Many servers don't know them, and rclone sends the whole
+                # object's checksum with each part of it: see docs/upstream.md.
                 "request_checksum_calculation": "when_required",
                 "response_checksum_validation": "when_required",
                 "connect_timeout": 3 if hasty else 5,
@@ -73,6 +78,14 @@ class ObjectFiles(s3fs.S3FileSystem):
             use_listings_cache=False,  # workers write what others list
         )
         self.retries = 1  # botocore has tried already
+        self._folder = server.folder_of(Path(keys)) if keys else None
+
+    async def _call_s3(self, method: str, *options: Any, **parameters: Any) -> Any:
+        if self._folder is not None and method in _WRITES:
+            _refuse_what_hides(self._folder, parameters["Bucket"], parameters["Key"])
+        return await super()._call_s3(method, *options, **parameters)
+
+    call_s3 = sync_wrapper(_call_s3)  # s3fs's own goes past this class; a large file is written with it
 
     def make_bucket(self, name: str) -> None:
         """Create a bucket unless it exists. A key for some buckets only may not create one, and need not."""
@@ -120,6 +133,35 @@ class ObjectFiles(s3fs.S3FileSystem):
             raise FileNotFoundError(base)
         folder = f"{target.rstrip('/')}/{posixpath.basename(base)}" if into else target
         return found, [folder + one.removeprefix(base) for one in found]
+
+
+def _refuse_what_hides(folder: Path, bucket: str, key: str) -> None:
+    """Raise a `LabError` if an object with this key would replace a folder, or be below another object.
+
+    `folder` has the objects of the lab's own server, rclone. It refuses both after the upload, and from then
+    on doesn't find what is in the folder. A look at its disk takes microseconds, and no request.
+    """
+    path, attempt = folder / bucket / key.rstrip("/"), f"write the object {bucket}/{key}"
+    why = "and this store keeps objects as files, so a key can't be both a folder and an object"
+    if path.is_dir() or key.endswith("/"):
+        name = posixpath.join(bucket, key.rstrip("/"), "part-0")
+        raise LabError(attempt, f"there is a folder of that name, {why}", f"use a key in it, such as {name}")
+    for parent in path.relative_to(folder / bucket).parents:
+        if (folder / bucket / parent).is_file():
+            fact = f"{bucket}/{parent} is an object, {why}"
+            raise LabError(
+                attempt, fact, f'use another key, or store.files.rm_file("{bucket}/{parent}") first'
+            )
+
+
+def _end_of_a_redirect(response: Any, operation: Any, **_: Any) -> None:
+    """Let the question for a bucket's region fail where its answer is a redirect without a region.
+
+    botocore asks it after a redirect, and would ask again after this one, without an end.
+    """
+    is_redirect = response is not None and response[0].status_code == 301
+    if is_redirect and "x-amz-bucket-region" not in response[0].headers:
+        raise ClientError(response[1], operation.name)
 
 
 class _Handler(FSSpecHandler):

@@ -84,6 +84,12 @@ def leave(home: Path) -> None:
         supervision.stop(home, family.STORE)
 
 
+def folder_of(keys: Path) -> Path | None:
+    """Return the folder with the objects of the server that has this file of keys, if it is the lab's."""
+    folder = keys.parent / "rclone"
+    return folder if (keys.parent / "serving").is_file() else None
+
+
 def log_of(home: Path) -> Path:
     return home / "objects" / "rclone.log"
 

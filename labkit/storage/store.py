@@ -7,6 +7,7 @@ elsewhere from their environment (``LABKIT_S3_ACCESS_KEY`` and ``LABKIT_S3_SECRE
 import atexit
 import contextlib
 import functools
+import os
 import re
 import secrets
 import shutil
@@ -31,12 +32,34 @@ if TYPE_CHECKING:  # s3fs and pyarrow take a second to import
 _KEYS = "check LABKIT_S3_ACCESS_KEY and LABKIT_S3_SECRET_KEY on every node: are they of this store?"
 _RIGHT = "ask who runs the store for the right to do that, or name another bucket: bucket=…"
 _WAY = "is it http:// or https://? Own certificate: export AWS_CA_BUNDLE=…; no proxy: export no_proxy=HOST"
+_REGION = "export AWS_REGION={region}"
+_REDIRECT = "export AWS_REGION={region}, and export LABKIT_S3_ENDPOINT={other}"
+_TOKEN = (
+    "these are temporary keys, which are valid together with their token only: unset LABKIT_S3_ACCESS_KEY "
+    "LABKIT_S3_SECRET_KEY, and export AWS_ACCESS_KEY_ID=…, AWS_SECRET_ACCESS_KEY=…, AWS_SESSION_TOKEN=…"
+)
+_RENEW = (
+    "get new temporary keys, and set all three of them again: export AWS_ACCESS_KEY_ID=…, "
+    "AWS_SECRET_ACCESS_KEY=…, AWS_SESSION_TOKEN=…"
+)
+_PROFILE = "unset AWS_PROFILE, or make that profile: aws configure --profile {profile}"
+_CONFIG = "correct the file {config}, or: export AWS_CONFIG_FILE=/dev/null"
+_BUNDLE = "unset AWS_CA_BUNDLE, or let it name a file with certificates"
+_REGION_CODES = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
+_REGION_CODES += ("InvalidLocationConstraint", "InvalidRegionName")
 _FIXES = {  # for S3's codes, and for exceptions of botocore
     **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError"), _KEYS),
     **dict.fromkeys(("AccessDenied", "403", "BucketAlreadyExists"), _RIGHT),
     **dict.fromkeys(("ProxyConnectionError", "SSLError"), _WAY),
+    **dict.fromkeys(_REGION_CODES, _REGION),
+    **dict.fromkeys(("PermanentRedirect", "301"), _REDIRECT),
+    **dict.fromkeys(
+        ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"), _RENEW
+    ),
     "NoSuchBucket": 'store.bucket("…") makes one, or name one that exists',
     "RequestTimeTooSkewed": "set the clock of this machine or of the store: timedatectl set-ntp true",
+    "ProfileNotFound": _PROFILE,
+    "ConfigParseError": _CONFIG,
 }
 _handles: list["Store"] = []  # of this process on embedded servers; a server stops with its last handle
 
@@ -88,8 +111,7 @@ class Store:
             fix = "are endpoint and port right, and does the store run there? Or it refused a large object "
             fix += "unread: may these keys write there, and has it room?"
             if self.home is not None:
-                fix = "is its disk full, or a part of the path an object already? "
-                fix += f"Its log is {server.log_of(self.home)}. "
+                fix = f"is its disk full? Its log is {server.log_of(self.home)}. "
                 fix += "If it doesn't run, storage.start() starts it again on the same data"
             raise LabError(attempt, *_explain(error, self.endpoint, fix)) from error
 
@@ -120,6 +142,8 @@ class Store:
     def _files(self, **options: Any) -> "ObjectFiles":
         from labkit.storage.client import ObjectFiles
 
+        # s3fs would return an earlier client of this store, from before the reader changed a variable.
+        options["skip_instance_cache"] = True
         return ObjectFiles(endpoint=self.endpoint, keys=str(self.keys or ""), **options)
 
     def _check_access(self) -> None:
@@ -187,8 +211,13 @@ def connect(
     settings = Settings.given(settings)
     url = str(endpoint or settings.s3_endpoint or "").rstrip("/")
     shown = without_credentials(url)
-    if not re.fullmatch(r"https?://[^\s/?#]+", url):
-        fix = 'storage.connect("http://host:9000"), or export LABKIT_S3_ENDPOINT=http://host:9000'
+    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
+        example = "http://host:9000"
+        if re.fullmatch(r"[\w.-]+(:\d+)?(/[^\s?#]*)?", url):  # only the scheme is missing
+            example = f"https://{url}"
+        fix = f'storage.connect("{example}"), or export LABKIT_S3_ENDPOINT={example}'
+        if url.startswith("s3://"):
+            fix += f"; the bucket comes separately: bucket={url.removeprefix('s3://').partition('/')[0]!r}"
         raise LabError(attempt, f"the endpoint is {shown!r}, which is not a URL", fix)
     if access_key is None and secret_key is None:
         access_key, secret_key = settings.s3_access_key, settings.s3_secret_key
@@ -208,17 +237,48 @@ def connect(
 
 
 def _explain(error: BaseException, endpoint: str, otherwise: str) -> tuple[str, str]:
-    """(fact, fix) of an error of s3fs or botocore, by S3's code or the exception's name."""
+    """Return (fact, fix) of an error of s3fs or botocore, by S3's code or the exception's name."""
     chain = [error]
     while link := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(link)
     responses = [getattr(link, "response", None) for link in chain]
-    codes = [str(one["Error"].get("Code")) for one in responses if isinstance(one, dict) and "Error" in one]
+    answers = [response for response in responses if isinstance(response, dict) and "Error" in response]
+    codes = [str(answer["Error"].get("Code")) for answer in answers]
     names = [*codes, *(kind.__name__ for link in chain for kind in type(link).__mro__)]
+    shown = without_credentials(endpoint)
+    bundle = os.environ.get("AWS_CA_BUNDLE", "")
+    if "FileNotFoundError" in names and "HTTPClientError" in names and bundle and not os.path.exists(bundle):
+        return f"{shown}: AWS_CA_BUNDLE names {bundle}, which does not exist", _BUNDLE
     for name in names:
         if name in _FIXES:
-            return f"{without_credentials(endpoint)} refused it: {name}", _FIXES[name]
+            fix = _filled_in(_FIXES[name], answers[0] if answers else {}, endpoint)
+            if name == "InvalidAccessKeyId" and _is_temporary(answers[0]):
+                fix = _TOKEN
+            if not codes:  # it did not come to a request
+                return without_credentials(f"{shown}: {name}: {error}")[:300], fix
+            return f"{shown} refused it: {name}", fix
     return without_credentials(f"{endpoint}: {names[0]}: {error}")[:300], otherwise
+
+
+def _filled_in(fix: str, answer: dict[str, Any], endpoint: str) -> str:
+    """Return a fix with the region and the endpoint that S3's answer names, and this process's AWS files."""
+    error, headers = answer.get("Error", {}), answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    host = str(error.get("Endpoint") or "").removeprefix(f"{error.get('Bucket')}.")
+    host = re.sub(r"^[^.]+\.(?=s3[.-])", "", host)
+    text = f"{error.get('Message')} {host} {endpoint}"
+    expected = re.findall(r"expecting '([\w-]+)'", text) + re.findall(r"\b[a-z]{2}-[a-z-]+-\d\b", text)
+    region = headers.get("x-amz-bucket-region") or error.get("Region") or next(iter(expected), "…")
+    return fix.format(
+        region=region,
+        other=f"{endpoint.partition('://')[0]}://{host}" if host else "https://its-address",
+        profile=os.environ.get("AWS_PROFILE", "default"),
+        config=os.environ.get("AWS_CONFIG_FILE", "~/.aws/config"),
+    )
+
+
+def _is_temporary(answer: dict[str, Any]) -> bool:
+    """Whether S3 has refused the access key of temporary keys, which begins with ASIA."""
+    return str(answer["Error"].get("AWSAccessKeyId", "")).startswith("ASIA")
 
 
 def hint_for(text: str) -> str | None:

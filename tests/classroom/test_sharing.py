@@ -13,6 +13,7 @@ from classroom import join, show
 from labkit.errors import LabError
 from labkit.exercises import hint, kept, predict
 from labkit.runs import RunRecord
+from labkit.settings import CHECKOUT
 from labs import runs, until
 
 
@@ -151,7 +152,7 @@ def test_in_a_notebook(place, home, tmp_path):
     code = tmp_path / "cells.py"
     code.write_text(NOTEBOOK)
     (tmp_path / "select.py").write_text("raise SystemExit('a file of the learner')")
-    environment = {**os.environ, "PYTHONPATH": str(labkit.settings.CHECKOUT)}
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     command = [sys.executable, "-P", str(code), str(place)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

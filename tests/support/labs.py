@@ -20,6 +20,8 @@ import ray
 from labkit import cluster, spark
 from labkit.system import supervision
 
+ROOT = Path(__file__).resolve().parents[2]  # of the checkout
+
 
 @contextlib.contextmanager
 def home() -> Iterator[Path]:

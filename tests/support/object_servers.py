@@ -4,7 +4,9 @@
 """
 
 import contextlib
+import http.server
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,3 +84,53 @@ def answering(*answers: tuple[int, str]) -> contextlib.AbstractContextManager[st
         return status, {"Content-Type": "application/xml"}, error.encode()
 
     return web.serving(answer)
+
+
+@contextlib.contextmanager
+def of_others(refusal: tuple[int, str, str, str] | None, accepted: str) -> Iterator[str]:
+    """The URL of a small store that refuses each request unless `accepted` is in its Authorization header.
+
+    A refusal is (status, S3 code, message, access key). Its endpoint may have a path.
+    """
+    objects: dict[str, bytes] = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def answer(self, status: int, body: bytes = b"") -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Type", "application/xml")
+            self.send_header("ETag", '"1"')
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def do_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if refusal is not None and accepted not in self.headers.get("Authorization", ""):
+                status, code, message, key = refusal
+                named = f"<AWSAccessKeyId>{key}</AWSAccessKeyId>" if key else ""
+                text = f"<Error><Code>{code}</Code><Message>{message}</Message>{named}</Error>"
+                return self.answer(status, text.encode())
+            path = self.path.partition("?")[0].removeprefix("/storage/v1/s3").strip("/")
+            if "/" not in path:  # the bucket
+                return self.answer(200, b"<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>")
+            if self.command == "PUT":
+                objects[path] = body
+            if self.command == "DELETE":
+                objects.pop(path, None)
+                return self.answer(204)
+            if path not in objects:
+                return self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+            return self.answer(200, b"" if self.command == "PUT" else objects[path])
+
+        do_GET = do_PUT = do_DELETE = do_POST = do_HEAD = do_any
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
