@@ -143,7 +143,7 @@ class Store:
         from labkit.storage.client import ObjectFiles
 
         # s3fs would return an earlier client of this store, from before the reader changed a variable.
-        options["skip_instance_cache"] = True
+        ObjectFiles.clear_instance_cache()
         return ObjectFiles(endpoint=self.endpoint, keys=str(self.keys or ""), **options)
 
     def _check_access(self) -> None:
