@@ -3,11 +3,14 @@
 import contextlib
 import importlib
 import json
+import math
 import os
 import re
 import secrets
 import sys
 import threading
+import time
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -29,6 +32,7 @@ from labkit.system import family, process_info, supervision
 GROUP = family.CLUSTER
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
 START_TIMEOUT = 180  # seconds for one `ray start`; a cold disk needs 40, a machine with load 16 more than 90
+_SLOW_AFTER = 40  # seconds of one `ray start` after which a line says what is known
 # A raylet ends if its dashboard agent, a Python program, hasn't started within 15 s (its log: "Timed out
 # waiting for file"), and `ray start` then waits 30 s for it. Neither can be set: ray-project/ray 65983.
 _TOO_BUSY = "timed out during startup"
@@ -84,6 +88,7 @@ class LocalCluster(Cluster):
         if settings.preload and modules and Preloader.is_possible():
             self.preloader = Preloader(self._home, self.folder, modules)
         self._head: list[psutil.Process] = []
+        self._head_started_at = math.inf  # by this process; the clock's seconds
 
     def alone(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """For the one process of the home that starts a cluster; the others wait."""
@@ -239,6 +244,7 @@ class LocalCluster(Cluster):
         connection.set_environment(self.token, authenticate=True)
         threading.Thread(target=importlib.import_module, args=("ray",), daemon=True).start()
         ports: list[int] = []
+        self._head_started_at = time.time()
 
         def options() -> list[str]:
             ports[:] = free_port(), free_port(), free_port()
@@ -285,7 +291,9 @@ class LocalCluster(Cluster):
             if not again:
                 break
         last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
-        fact = "its dashboard did not start" if _NO_DASHBOARD in output else f"`ray start` failed: {last}"
+        fact = f"`ray start` failed: {last}"
+        if _NO_DASHBOARD in output:
+            fact = f"its dashboard did not start{self._dashboards_error()}"
         raise LabError(f"start {name}", fact, f"read all of it in {log}")
 
     def _run(self, name: str, options: list[str], log: Path, check: Callable[[], None]) -> tuple[str, int]:
@@ -302,10 +310,28 @@ class LocalCluster(Cluster):
             python = self.preloader.make_launcher()
         command = [sys.executable, "-P", "-c", _PROGRAM, python, "start", *options]
         process = supervision.start(self._home, command, group=GROUP, log=log, env=env)
-        if not wait_until(lambda: process.status() is not None, seconds=START_TIMEOUT, check=check):
+
+        def is_over() -> bool:
+            return process.status() is not None
+
+        slow = not wait_until(is_over, seconds=_SLOW_AFTER, check=check)
+        if slow:
+            reason = self._dashboards_error() or "; the machine may be busy, or its disk cold"
+            warnings.warn(f"the start of {name} takes more than {_SLOW_AFTER} s{reason}", stacklevel=2)
+        if slow and not wait_until(is_over, seconds=START_TIMEOUT - _SLOW_AFTER, check=check):
+            fact = f"`ray start` takes more than {START_TIMEOUT} s{self._dashboards_error()}"
             fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
-            raise LabError(f"start {name}", f"`ray start` takes more than {START_TIMEOUT} s", fix)
+            raise LabError(f"start {name}", fact, fix)
         return log.read_text(errors="replace"), process.status()
+
+    def _dashboards_error(self) -> str:
+        """Return the last line of the dashboard's error log, which `ray start` doesn't show."""
+        path = self.log_dir / "dashboard.err"
+        with contextlib.suppress(OSError):
+            lines = path.read_text(errors="replace").strip().splitlines()
+            if lines and path.stat().st_mtime >= self._head_started_at:  # and not of an earlier cluster
+                return f"; its dashboard says: {lines[-1]:.200}"
+        return ""
 
     def _preload(self, nodes: Iterable[str]) -> None:
         """Let the fork servers of these nodes fork the workers of this process's connection."""

@@ -8,25 +8,70 @@ The doctor looks at files and sockets and imports nothing heavy, so it answers a
 
 import json
 import os
+import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 
+import psutil
 from markupsafe import Markup
 
 from labkit import machine
 from labkit.display import cards
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
-from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings
-from labkit.system import family
+from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings, absolute
+from labkit.system import family, temporary
 from labkit.system.supervisor import KEEP
 
 _GB = 1e9
 _EXTRAS = ("lessons", "tensorflow", "spark", "recipes")
 _INSTALL = f"make setup, or: pip install -c constraints.txt -e '.[{','.join(_EXTRAS)}]'"
+
+
+def _never(_: str) -> bool:
+    return False
+
+
+def _is_true(value: str) -> bool:
+    return value.lower() in ("1", "true")
+
+
+def _is_false(value: str) -> bool:
+    return value.lower() in ("0", "false")
+
+
+_LAUNCHED = "another launcher's (torchrun, Slurm), by which torch would look for ranks that are not there"
+_CONNECT = "pyspark would use Spark Connect, and TorchDistributor (lesson 07) can't"
+# (variable, whether a value does no harm, what it does otherwise)
+_ELSEWHERE: tuple[tuple[str, Callable[[str], bool], str], ...] = (
+    ("RAY_TRAIN_V2_ENABLED", _is_true, "the lab needs the second version of Ray Train, which is the default"),
+    ("SPARK_REMOTE", _never, _CONNECT),
+    ("SPARK_API_MODE", lambda value: value.lower() == "classic", _CONNECT),
+    ("SPARK_CONNECT_MODE_ENABLED", _is_false, _CONNECT),
+    (
+        "PYSPARK_SUBMIT_ARGS",
+        lambda value: value == "pyspark-shell",
+        "Spark (lesson 07) would start with these options instead of the lab's",
+    ),
+    ("PYSPARK_GATEWAY_PORT", _never, "pyspark (lesson 07) would look for the Java of another shell"),
+    (
+        "KERAS_BACKEND",
+        lambda value: value.lower() == "tensorflow",
+        "lesson 04 trains with Keras on TensorFlow",
+    ),
+    ("RANK", _never, _LAUNCHED),
+    ("WORLD_SIZE", _never, _LAUNCHED),
+    ("LOCAL_RANK", _never, _LAUNCHED),
+    ("TF_CONFIG", _never, "TensorFlow (lesson 04) would wait for the cluster that it describes"),
+    (
+        "GLOO_SOCKET_IFNAME",
+        lambda value: value in psutil.net_if_addrs(),
+        "this machine has no network interface of that name, and torch's ranks can't meet",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -85,14 +130,23 @@ class Diagnosis:
 
 def doctor(settings: Settings | None = None) -> Diagnosis:
     """Look at everything that the lessons need, with the environment's settings unless others are given."""
-    findings = []
+    findings = list(_relative_paths())  # before they are read, which makes them absolute
     try:
         settings = settings or Settings.from_env()
     except LabError as error:
         findings.append(Finding("settings", False, error.fact, error.fix, blocking=True))
         settings = Settings(home=CHECKOUT / ".labkit")
-    checks = (_variables, _packages, _machine, _home, _gpu, _object_store)
+    checks = (_variables, _of_other_tutorials, _temporary, _packages, _machine, _home, _gpu, _object_store)
     return Diagnosis((*findings, *(finding for check in checks for finding in check(settings))))
+
+
+def _relative_paths() -> Iterator[Finding]:
+    """In a shell in another folder, a relative home is another home, which has none of these runs."""
+    for name in ("LABKIT_HOME", "LABKIT_MIRROR"):
+        path = os.environ.get(name, "").strip()
+        if path and "://" not in path and not os.path.isabs(os.path.expanduser(path)):
+            text = f"{name} is a relative path, which is another folder after each `cd`"
+            yield Finding("settings", False, text, f"export {name}={shlex.quote(absolute(path))}")
 
 
 def _variables(_: Settings) -> Iterator[Finding]:
@@ -101,6 +155,23 @@ def _variables(_: Settings) -> Iterator[Finding]:
     for name in sorted(name for name in os.environ if name.startswith("LABKIT_") and name not in known):
         fix = f"unset {name}; docs/settings.md lists all settings"
         yield Finding("settings", False, f"the lab knows no setting {name}", fix)
+
+
+def _of_other_tutorials(_: Settings) -> Iterator[Finding]:
+    """Variables that engines read: what was right for something else may end a lesson in the middle."""
+    for name, is_fine, effect in _ELSEWHERE:
+        value = os.environ.get(name, "").strip()
+        if value and not is_fine(value):
+            # Lesson 03 and all later ones need Ray Train, and so it blocks.
+            blocking = name == "RAY_TRAIN_V2_ENABLED"
+            yield Finding("variables", False, f"{name} is set: {effect}", f"unset {name}", blocking)
+
+
+def _temporary(_: Settings) -> Iterator[Finding]:
+    """What the lab starts gets a folder that fits; a notebook's own processes have the one that is set."""
+    if problem := temporary.problem(os.environ):
+        text = f"{problem}; DataLoader workers of a notebook and Spark may fail there"
+        yield Finding("temporary files", False, text, "export TMPDIR=/tmp, and start JupyterLab again")
 
 
 def _packages(_: Settings) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ from labkit.system import process_info
 MARK = "LABKIT_GROUP"
 CLUSTER, STORE = "cluster", "store"  # groups: the nodes with their fork servers, and the object server
 SUPERVISOR = "supervisor"  # the group of the supervisor, and of what it inherits and nothing else explains
-_SOCKET_LIMIT = 107 if sys.platform == "linux" else 103  # bytes of a Unix socket's path
+SOCKET_LIMIT = 107 if sys.platform == "linux" else 103  # bytes of a Unix socket's path
 _SOCKET_TAIL = len("/abcdef/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")
 
 
@@ -170,7 +170,7 @@ def end(
 def folder_of(home: Path) -> Path:
     """Where sockets and notes of a home are on this host: in it, if that path is short and ASCII."""
     folder = home / "ray"
-    if not str(folder).isascii() or len(str(folder)) + _SOCKET_TAIL > _SOCKET_LIMIT:
+    if not str(folder).isascii() or len(str(folder)) + _SOCKET_TAIL > SOCKET_LIMIT:
         digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:8]
         folder = Path(f"/tmp/labkit-{os.getuid()}-{digest}")
     # Ray opens its own folder to every user (mode 0777); the one around it protects it.

@@ -25,7 +25,7 @@ from labkit.errors import LabError
 from labkit.files import atomic_write, json_object
 from labkit.interrupts import wait_until
 from labkit.settings import OTHER_HOME
-from labkit.system import family, supervisor
+from labkit.system import family, supervisor, temporary
 from labkit.system.supervisor import KEEP_SECONDS, OTHER_VERSION, PROTOCOL, SOCKET, UNKNOWN
 
 _START_SECONDS = 30.0  # for a supervisor; it takes 0.3
@@ -65,7 +65,8 @@ def start(
         folder = os.getcwd()
     except OSError:  # it was removed
         folder = "/"
-    environment = {**(os.environ if env is None else env), **family.mark(home, group)}
+    environment = temporary.with_a_short_one(os.environ if env is None else env, home)
+    environment |= family.mark(home, group)
     about = {"command": command, "group": group, "log": str(log), "env": environment, "folder": folder}
     connection, answer = _request(home, "start", [] if stdin is None else [stdin], **about)
     connection.close()
@@ -114,7 +115,10 @@ def stop(home: Path, group: str | None = None, *, node: str | None = None) -> li
     """Stop a group, one of its nodes, or all that the lab runs for a home here. Returns what was running."""
     stopped = _ask(home, "stop", group=group, node=node)
     if stopped is None:  # there is no supervisor, or it was killed
-        return family.end(home, group, node)
+        stopped = family.end(home, group, node)
+        if not family.running(home):
+            temporary.remove_links(family.folder_of(home))
+        return stopped
     if group is None and not wait_until(lambda: not family.running(home), seconds=_END_SECONDS, check=int):
         family.end(home)
     return stopped

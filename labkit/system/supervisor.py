@@ -95,6 +95,9 @@ class Supervisor:
         listener.close()
         if not self._over:
             self._end(None)
+        from labkit.system import temporary
+
+        temporary.remove_links(self._path.parent)
         self._path.unlink(missing_ok=True)
 
     def _group(self, name: str) -> _Group:

@@ -112,6 +112,31 @@ def test_a_head_that_does_not_start_says_why_and_leaves_nothing(home, monkeypatc
     assert family.groups(home) == set() and cluster.current() is None
 
 
+NO_DASHBOARD = """
+import os, sys, time
+option = next(argument for argument in sys.argv if argument.startswith("--temp-dir="))
+folder = option.partition("=")[2] + "/session_latest/logs"
+os.makedirs(folder, exist_ok=True)
+with open(f"{folder}/dashboard.err", "w") as log:
+    log.write("Traceback\\nOSError: AF_UNIX path too long\\n")
+END
+"""
+
+
+@pytest.mark.parametrize("end", ["time.sleep(600)", "sys.exit('Failed to start the dashboard')"])
+def test_a_dashboard_that_does_not_start_says_why(home, monkeypatch, end):
+    """It was 180 s without a word, and then an error without the reason."""
+    monkeypatch.setattr(nodes, "_PROGRAM", NO_DASHBOARD.replace("END", end))
+    monkeypatch.setattr(nodes, "_SLOW_AFTER", 3)
+    monkeypatch.setattr(nodes, "START_TIMEOUT", 6)
+    waits = "sleep" in end
+    said = pytest.warns(UserWarning, match="takes more than 3 s.*AF_UNIX path too long")
+    with said if waits else contextlib.nullcontext(), pytest.raises(LabError) as refused:
+        cluster.start()
+    assert "its dashboard says: OSError: AF_UNIX path too long" in refused.value.fact
+    shutil.rmtree(make_folder(home) / "session_latest")
+
+
 def test_two_processes_that_start_at_once_get_one_cluster(home):
     code = (
         "import time; from labkit import cluster; lab = cluster.start(); print(lab.address, flush=True);"

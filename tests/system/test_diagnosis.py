@@ -129,6 +129,62 @@ def test_a_misspelled_setting_is_found(look, monkeypatch):
     assert "no setting LABKIT_WORKER" in finding.text and "docs/settings.md" in finding.fix
 
 
+OTHERS = {
+    "RAY_TRAIN_V2_ENABLED": ("0", "1"),
+    "SPARK_REMOTE": ("sc://localhost:15002", ""),
+    "SPARK_API_MODE": ("connect", "classic"),
+    "SPARK_CONNECT_MODE_ENABLED": ("1", "0"),
+    "PYSPARK_SUBMIT_ARGS": ("--driver-memory 1g", "pyspark-shell"),
+    "PYSPARK_GATEWAY_PORT": ("39999", ""),
+    "KERAS_BACKEND": ("torch", "tensorflow"),
+    "RANK": ("0", ""),
+    "WORLD_SIZE": ("4", ""),
+    "LOCAL_RANK": ("0", ""),
+    "TF_CONFIG": ("{}", ""),
+    "GLOO_SOCKET_IFNAME": ("eth-of-a-tutorial", "lo"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_variable_of_another_tutorial_is_found_and_one_that_does_no_harm_is_not(look, monkeypatch, name):
+    wrong, right = OTHERS[name]
+    monkeypatch.setenv(name, wrong)
+    finding = look("variables")
+    assert f"{name} is set" in finding.text and finding.fix == f"unset {name}"
+    assert finding.blocking == (name == "RAY_TRAIN_V2_ENABLED")
+    monkeypatch.setenv(name, right)
+    assert look("variables") is None
+    monkeypatch.delenv(name)  # the fix
+    assert look("variables") is None
+
+
+def test_a_relative_home_is_found_and_its_fix_is_the_same_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABKIT_HOME", "a home")
+    finding = next(one for one in doctor().findings if one.topic == "settings")
+    assert not finding.ok and finding.fix == f"export LABKIT_HOME='{tmp_path}/a home'"
+    assert not any(one.topic == "settings" for one in doctor().findings)  # this process has the absolute one
+
+
+@pytest.mark.parametrize(
+    ("folder", "fact"),
+    [("x" * 60, "leave room"), ("gone", "is no folder"), ("relative", "is a relative path"), ("short", "")],
+)
+def test_a_folder_for_temporary_files_that_does_not_fit(look, tmp_path, monkeypatch, folder, fact):
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.delenv(name, raising=False)
+    assert look("temporary files") is None
+    path = Path("/tmp") if folder == "short" else tmp_path / folder
+    if folder != "gone":
+        path.mkdir(exist_ok=True)
+    monkeypatch.setenv("TMPDIR", folder if folder == "relative" else str(path))
+    finding = look("temporary files")
+    if fact:
+        assert fact in finding.text and "export TMPDIR=" in finding.fix and not finding.blocking
+    else:
+        assert finding is None
+
+
 def test_looking_loads_nothing_heavy_and_makes_nothing(home):
     code = """
 import sys

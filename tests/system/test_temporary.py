@@ -1,0 +1,65 @@
+"""The folder for temporary files of what the lab starts: short, usable, and gone afterwards."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from labkit.system import family, supervision, temporary
+from labs import until
+
+# As multiprocessing's fork server and DataLoader's workers listen.
+LISTEN = """
+import sys, tempfile
+from multiprocessing.connection import Listener
+with Listener(family="AF_UNIX") as listener:
+    print("listens in", tempfile.gettempdir(), flush=True)
+    sys.stdin.read() if len(sys.argv) > 1 else None
+"""
+
+
+@pytest.fixture
+def home():
+    with tempfile.TemporaryDirectory(prefix="lk", dir="/tmp") as folder:
+        yield Path(folder)
+        supervision.stop(Path(folder))
+
+
+@pytest.mark.parametrize("kind", ["long", "gone", "relative", "a file", "of TMP", "short"])
+def test_what_the_lab_starts_can_listen_in_its_folder(home, tmp_path, monkeypatch, kind):
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / ("slurm-job-" + "4" * 60 if kind in ("long", "of TMP") else "some")
+    if kind == "a file":
+        folder.touch()
+    elif kind != "gone":
+        folder.mkdir()
+    if kind == "short":
+        folder = home
+    monkeypatch.setenv("TMP" if kind == "of TMP" else "TMPDIR", "some" if kind == "relative" else str(folder))
+    log = home / "log"
+    started = supervision.start(home, [sys.executable, "-c", LISTEN], group="one", log=log)
+    until(lambda: started.status() is not None, 60)
+    printed = log.read_text()
+    assert "listens in " in printed, printed
+    where = Path(printed.split("listens in ")[1].strip())
+    if kind in ("long", "of TMP"):
+        assert not where.exists() or where.samefile(folder)  # the reader's folder, by a short path
+        assert where.parent == family.folder_of(home) and temporary.problem({"TMPDIR": str(where)}) == ""
+    elif kind in ("gone", "a file"):
+        assert str(where) == "/tmp"  # as Python does it without a variable
+    else:
+        assert where == folder.resolve()
+    supervision.stop(home)
+    until(lambda: not family.running(home), 30)
+    until(lambda: not list(family.folder_of(home).glob(f"{temporary.PREFIX}*")), 30)
+    assert folder.exists() == (kind != "gone")
+
+
+def test_an_environment_that_fits_stays(tmp_path):
+    for given in ({}, {"A": "1"}, {"TMPDIR": "/tmp"}):
+        assert temporary.with_a_short_one(given, tmp_path) == given
+    assert not os.listdir(tmp_path)
