@@ -26,6 +26,7 @@ from labkit.cluster.capacity import Node
 from labkit.cluster.handle import Cluster
 from labkit.cluster.nodes import OBJECT_STORE_BYTES, LocalCluster
 from labkit.cluster.preload import modules_of
+from labkit.cluster.variables import Changes
 from labkit.errors import LabError, expect_int
 from labkit.settings import Settings, absolute
 
@@ -81,6 +82,8 @@ def start(
                     running.start(nodes or 1, cpus=each, object_store_bytes=object_store_bytes, check=check)
                     return _use(running)
             _use(running)
+    if isinstance(running, LocalCluster):
+        _name_what_workers_lack(running)
     have = [node.cpus for node in running.nodes]
     other = (nodes or len(have)) != len(have) or any(cpus != (cpus_per_node or cpus) for cpus in have)
     if other and running.is_ours:
@@ -149,6 +152,32 @@ def _use(cluster: Cluster) -> Cluster:
     if cluster.is_ours and "ipykernel" not in sys.modules:
         atexit.register(cluster.stop)
     return cluster
+
+
+def _name_what_workers_lack(running: LocalCluster) -> None:
+    """Warn of variables that this process has changed and its workers don't have, each with the fix."""
+    now = running.changes_now()
+    if now.kept:
+        warnings.warn(
+            f"this cluster was started with other values of {', '.join(now.kept)}, and its nodes keep them; "
+            "to get these: lab.stop(), then cluster.start() again",
+            stacklevel=3,
+        )
+    late = {
+        name
+        for name in now.names | running.changes.names
+        if _value(now, name) != _value(running.changes, name)
+    }
+    if late:
+        warnings.warn(
+            f"{', '.join(sorted(late))} changed after this process had connected, and its workers have the "
+            "values from before; to give them these: ray.shutdown(), then cluster.start() again",
+            stacklevel=3,
+        )
+
+
+def _value(changes: Changes, name: str) -> str | None:
+    return {**changes.env_vars, **changes.handed}.get(name)
 
 
 def _reconnect(running: Cluster) -> None:

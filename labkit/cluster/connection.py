@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,17 @@ ENVIRONMENT = {
     "RAY_DATA_LOG_LEVEL": "WARNING",  # the same; `quiet`
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # on macOS, Ray starts only one node without it
 }
+# For a node with a fork server; all are settings of Ray.
+FORKED = {
+    # Ray would start one worker for each CPU when the first driver connects; but those of this driver have
+    # another ``py_executable``.
+    "RAY_prestart_worker_first_driver": "0",
+    # Workers that may start at a time. Ray's default is the number of cores, because imports take seconds. It
+    # prints a warning into the notebook when four times as many workers run on a node.
+    "RAY_worker_maximum_startup_concurrency": "8",
+    # Seconds for a worker's start, not 60. It may wait for the server's imports, on a cold disk.
+    "RAY_worker_register_timeout_seconds": "300",
+}
 # A call without effect to the head's server, and to its server for Ray clients.
 _HEAD, _CLIENTS = "/ray.rpc.NodeInfoGcsService/CheckAlive", "/ray.rpc.RayletDriver/ClusterInfo"
 
@@ -27,7 +39,12 @@ _ray_data_shows_from = logging.INFO  # as Ray Data's own handler has it
 
 
 def connect(
-    address: str, *, token_file: Path | None, ours: bool = False, py_executable: str | None = None
+    address: str,
+    *,
+    token_file: Path | None,
+    ours: bool = False,
+    py_executable: str | None = None,
+    env_vars: Mapping[str, str] | None = None,
 ) -> str | None:
     """Connect this process to a cluster, and return the address of its dashboard.
 
@@ -35,6 +52,7 @@ def connect(
         token_file: has its authentication token. None: Ray's own order counts, see `read_token`.
         ours: whether the lab started it. If not, the package labkit is sent along for its nodes.
         py_executable: what Ray's workers run instead of python.
+        env_vars: further variables of its workers.
 
     After a LabError the environment is as it was before.
     """
@@ -42,7 +60,7 @@ def connect(
     refuse_another_session(attempt)
     # Without RAY_ADDRESS, Ray's state API asks the cluster that was started last on this machine (a file in
     # /tmp/ray names it). If that one has ended, each run of Ray Train waits 12 s for it.
-    environment: dict[str, Any] = {"env_vars": {"RAY_ADDRESS": address}}
+    environment: dict[str, Any] = {"env_vars": {**(env_vars or {}), "RAY_ADDRESS": address}}
     if not ours:
         environment = {"py_modules": [str(PACKAGE_ROOT)]}
     if py_executable is not None:

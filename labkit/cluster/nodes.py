@@ -21,13 +21,14 @@ from labkit.cluster import connection
 from labkit.cluster.capacity import Node
 from labkit.cluster.handle import Cluster
 from labkit.cluster.preload import Modules, Preloader
+from labkit.cluster.variables import Changes, changes
 from labkit.display.progress import Waiting
 from labkit.errors import LabError, expect_int
 from labkit.files import private_file
 from labkit.interrupts import alone, wait_until
 from labkit.machine import free_port
 from labkit.settings import NODE_NAME, Settings
-from labkit.system import family, process_info, supervision
+from labkit.system import family, process_info, supervision, temporary
 
 GROUP = family.CLUSTER
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
@@ -53,17 +54,6 @@ _HEAD = ("gcs_server", "raylet")
 
 # Runs the `ray` CLI with `sys.executable` replaced: Ray starts its workers with that path.
 _PROGRAM = "import sys; sys.executable = sys.argv.pop(1); from ray.scripts.scripts import main; main()"
-# For a node with a fork server; both are settings of Ray.
-_FORKED = {
-    # Ray would start one worker for each CPU when the first driver connects; but those of this driver have
-    # another ``py_executable``.
-    "RAY_prestart_worker_first_driver": "0",
-    # Workers that may start at a time. Ray's default is the number of cores, because imports take seconds. It
-    # prints a warning into the notebook when four times as many workers run on a node.
-    "RAY_worker_maximum_startup_concurrency": "8",
-    # Seconds for a worker's start, not 60. It may wait for the server's imports, on a cold disk.
-    "RAY_worker_register_timeout_seconds": "300",
-}
 
 
 class LocalCluster(Cluster):
@@ -73,6 +63,7 @@ class LocalCluster(Cluster):
         token: the file with its authentication token.
         folder: Ray's folder for sockets and logs.
         preloader: the fork servers; None where Ray starts its workers by itself.
+        changes: what this process's workers have that the nodes don't have.
     """
 
     is_ours = True
@@ -84,6 +75,7 @@ class LocalCluster(Cluster):
         private_file(self.token, secrets.token_hex(32))  # at its first use
         self.folder = family.make_folder(settings.home)
         self.log_dir = self.folder / "session_latest" / "logs"
+        self.changes = Changes()
         self.preloader = None
         if settings.preload and modules and Preloader.is_possible():
             self.preloader = Preloader(self._home, self.folder, modules)
@@ -131,12 +123,27 @@ class LocalCluster(Cluster):
         """See `Cluster.connect`; before that, become one of the cluster's users."""
         # In this order: another kernel that stops meanwhile lets the cluster run.
         supervision.use(self._home, GROUP)
-        executable = self.preloader.py_executable if self.preloader is not None else None
-        connection.connect(self.address, token_file=self.token, ours=True, py_executable=executable)
+        self.changes = self.changes_now()
+        executable = None
+        if self.preloader is not None:
+            executable = self.preloader.py_executable
+            self.preloader.changes = self.changes
+        connection.connect(
+            self.address,
+            token_file=self.token,
+            ours=True,
+            py_executable=self.changes.command(executable),
+            env_vars=self.changes.env_vars,
+        )
         if self._running and self.preloader is not None:  # its servers are for the connection before
             self.preloader.stop()
         self._begin()
         self._preload(node.name for node in self.nodes)
+
+    def changes_now(self) -> Changes:
+        """Return what differs between this process and the nodes, which another kernel may have started."""
+        here = temporary.with_a_short_one(os.environ, self._home)
+        return changes(here, self._raylets().values(), forked=self.preloader is not None)
 
     @property
     def is_running(self) -> bool:
@@ -305,7 +312,7 @@ class LocalCluster(Cluster):
         env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token), NODE_NAME: name}
         python = sys.executable
         if self.preloader is not None:
-            env |= _FORKED
+            env |= connection.FORKED
             self.preloader.prepare(name, env)
             python = self.preloader.make_launcher()
         command = [sys.executable, "-P", "-c", _PROGRAM, python, "start", *options]
@@ -338,7 +345,11 @@ class LocalCluster(Cluster):
         if self.preloader is not None:
             import ray
 
-            job_id, wanted = ray.get_runtime_context().get_job_id(), set(nodes)
-            for one in family.running(self._home, GROUP):
-                if one.is_origin and one.program == "raylet" and one.node in wanted:
-                    self.preloader.serve(one.node, one.process, job_id=job_id)
+            job_id, raylets = ray.get_runtime_context().get_job_id(), self._raylets()
+            for node in raylets.keys() & set(nodes):
+                self.preloader.serve(node, raylets[node], job_id=job_id)
+
+    def _raylets(self) -> dict[str, psutil.Process]:
+        """The processes that start workers, by the names of their nodes."""
+        members = [one for one in family.running(self._home, GROUP) if one.is_origin]
+        return {member.node: member.process for member in members if member.program == "raylet"}

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from labkit.cluster.forkserver.worker import REFUSED
+from labkit.cluster.variables import Changes
 from labkit.errors import LabError
 from labkit.files import atomic_write
 from labkit.settings import NODE_NAME
@@ -57,10 +58,14 @@ class Preloader:
     """The fork servers of one process that is connected to Ray, one for each node.
 
     Their sockets and logs are in `folder`, which only this user can enter.
+
+    Attributes:
+        changes: what the workers of this process have that their nodes don't have.
     """
 
     def __init__(self, home: Path, folder: Path, modules: Modules) -> None:
         self._home, self._modules, self._folder = home, modules, folder
+        self.changes = Changes()
         self._servers: dict[str, tuple[int, Path]] = {}  # pid and socket, by the names of their nodes
 
     @staticmethod
@@ -98,8 +103,9 @@ class Preloader:
     def prepare(self, node: str, environment: Mapping[str, str]) -> None:
         """Start the server of a node, which may not exist yet: it imports while the node starts.
 
-        The node's raylet has this environment, and so have its workers.
+        The node's raylet has this environment, and so have its workers, but for the changes.
         """
+        environment = self.changes.applied_to(environment)
         # Ray's variables follow with the node's job. A raylet removes LD_PRELOAD for its workers.
         given = {k: v for k, v in environment.items() if not k.startswith("RAY_")}
         if environment.get("RAY_LD_PRELOAD_ON_WORKERS") != "1":
@@ -127,13 +133,19 @@ class Preloader:
             environment = raylet.environ()
             if node not in self._servers:
                 self.prepare(node, environment)
-            rays = {k: v for k, v in environment.items() if k.startswith("RAY_")}
+            changed = self.changes.applied_to(environment)
+            rays = {k: v for k, v in changed.items() if k.startswith("RAY_")}
             rays |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
+            about = {
+                "environment": rays,
+                "changed": sorted(self.changes.names),
+                "handed": {name: environment.get(name) for name in self.changes.handed},
+            }
             path = self._folder / f"fork-{job_id}-{raylet.pid}"  # where the clients look
             pid, prepared = self._servers[node]
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
                 server.connect(str(prepared))
-                server.send(json.dumps({"environment": rays, "path": str(path)}).encode())
+                server.send(json.dumps({**about, "path": str(path)}).encode())
             self._servers[node] = pid, prepared.rename(path)
 
     def not_forked(self, nodes: Iterable[str]) -> str:

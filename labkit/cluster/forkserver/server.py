@@ -22,6 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,6 +32,8 @@ _MAX_MESSAGE = 1 << 20
 _OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
 _PATIENCE = 10.0  # seconds for a client to send its request, which it does at once, but on a busy machine
 _IDLE = 0.2  # seconds without a request; before the first one ten times as many, since it is on its way
+
+_SETUP = "setup_worker.py"  # Ray's program that prepares a worker
 
 # A library may read any variable at its import, so a request has the server's environment but for these: a
 # raylet, Ray Train or a shell sets them for a single worker, and they are read only when they are used.
@@ -57,28 +60,38 @@ def serve(kernel: int, early: list[str], modules: list[str], later: list[str]) -
     # As Ray sets it for a worker of one CPU; one that gets more tells torch and numpy (`worker.become`).
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     _import(early)
-    environment, path = _prepared(listener, owner)
-    os.environ |= environment
+    job = _prepared(listener, owner)
+    os.environ |= job.environment
     _import(modules)
     _freeze()
     print(f"ready: {len(sys.modules)} modules", flush=True)
-    request = _until_forked(listener, given | environment, owner, later)
+    request = _until_forked(listener, replace(job, environment=given | job.environment), owner, later)
     if request is not None:
         become(request)
     with contextlib.suppress(OSError):  # the kernel may have removed it
-        os.unlink(path)
+        os.unlink(job.path)
 
 
-def _prepared(listener: socket.socket, owner: int) -> tuple[dict[str, str], str]:
-    """Ray's environment, and the path of the socket: the kernel sends them once the node runs."""
+@dataclass(frozen=True)
+class Job:
+    """What the kernel says of its connection to Ray, once the node runs."""
+
+    environment: dict[str, str]  # Ray's; later, all in which the modules were imported
+    path: str  # of the socket
+    changed: list[str]  # names of the variables that its workers have from the kernel, and not from the node
+    handed: dict[str, str | None]  # those of them that Ray doesn't know, with their values on the node
+
+
+def _prepared(listener: socket.socket, owner: int) -> Job:
+    """Wait for what the kernel says of its connection."""
     listener.settimeout(_OWNER_EVERY)
     while not _has_ended(owner):
         with contextlib.suppress(TimeoutError):
             with listener.accept()[0] as kernel:
                 kernel.settimeout(_PATIENCE)
-                told = json.loads(kernel.recv(_MAX_MESSAGE))
+                job = Job(**json.loads(kernel.recv(_MAX_MESSAGE)))
             listener.settimeout(None)
-            return told["environment"], told["path"]
+            return job
     sys.exit("the process that this was started for has ended")
 
 
@@ -86,13 +99,8 @@ def _has_ended(pidfd: int) -> bool:
     return bool(select.select([pidfd], [], [], 0)[0])
 
 
-def _until_forked(
-    listener: socket.socket, given: Mapping[str, str], owner: int, later: list[str]
-) -> Request | None:
-    """The request, in a forked process; None in this one, when its kernel (the pidfd `owner`) has ended.
-
-    `given` is the environment in which the modules were imported.
-    """
+def _until_forked(listener: socket.socket, job: Job, owner: int, later: list[str]) -> Request | None:
+    """The request, in a forked process; None in this one, when its kernel (the pidfd `owner`) has ended."""
     idle, workers = 10 * _IDLE, {}  # pids by pidfds
     while not _has_ended(owner):
         ready, _, _ = select.select([listener, owner, *workers], [], [], idle if later else None)
@@ -101,7 +109,7 @@ def _until_forked(
             os.close(pidfd)
         if listener in ready:
             idle = _IDLE
-            pid, request = _fork_for(listener, given)
+            pid, request = _fork_for(listener, job)
             if pid == 0:
                 listener.close()
                 for pidfd in (owner, *workers):
@@ -115,7 +123,7 @@ def _until_forked(
     return None
 
 
-def _fork_for(listener: socket.socket, given: Mapping[str, str]) -> tuple[int | None, Request | None]:
+def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | None]:
     """Fork for the client that has connected: (the fork's pid, 0 in the fork itself; the request).
 
     The pid is None if the request is refused: the log says why, and the client becomes a new Python.
@@ -126,7 +134,13 @@ def _fork_for(listener: socket.socket, given: Mapping[str, str]) -> tuple[int | 
         client.settimeout(_PATIENCE)
         message, streams, *_ = socket.recv_fds(client, _MAX_MESSAGE, 3)
         request = Request(**json.loads(message), streams=streams, client=client)
-        if different := differing_variables(given, request.environment):
+        for name, on_the_node in job.handed.items():
+            if request.environment.get(name) == on_the_node:  # and not one of the actor's own
+                request.environment[name] = job.environment[name]
+        different = differing_variables(job.environment, request.environment)
+        if Path(request.argv[0]).name == _SETUP:  # which reads none of them, and sets them for the worker
+            different = [name for name in different if name not in job.changed]
+        if different:
             raise ValueError(f"it differs in {', '.join(different)}")
         if gpus := open_gpus():
             raise ValueError(f"an import has opened {gpus[0]}, and CUDA does not work in forks")
