@@ -13,6 +13,7 @@ import pytest
 
 from labkit.cluster.forkserver.server import differing_variables
 from labkit.cluster.preload import Preloader
+from labkit.cluster.variables import Changes
 from labkit.system import supervision
 from labs import runs, until
 
@@ -232,8 +233,30 @@ def test_numpy_has_as_many_threads_as_ray_gives_the_worker(start, run, monkeypat
     assert told(run(start("numpy").serve(), THREADS)) == [2, 2]
 
 
-def test_a_server_has_the_environment_of_its_raylet_and_not_of_this_kernel(start, run, monkeypatch):
-    """A second notebook, from another program, finds the cluster: its variables are not those of workers."""
+def test_a_worker_has_the_threads_that_the_reader_has_set(start, run, monkeypatch):
+    """With more than one, an import would start threads, and nothing could be forked."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    node = start("numpy", "torch").serve()
+    count = "import json, os, torch; print(json.dumps([torch.get_num_threads(), os.getppid()]))"
+    assert told(run(node, count)) == [3, node.pid], node.log
+
+
+def test_a_worker_that_is_not_forked_has_what_is_handed_on(start, run):
+    """A task's own variables make it a new Python; the kernel's secrets are not lost with that."""
+    node = start("wave", prepared=False)
+    changes = Changes(given={"A": "new"}, handed={"HF_TOKEN": "secret", "MINE": "new"})
+    node._preloader.changes = changes
+    node.serve()
+    tell = (
+        "import json, os; print(json.dumps([os.getppid(), *map(os.environ.get, ('HF_TOKEN', 'MINE', 'A'))]))"
+    )
+    assert told(run(node, tell, A="new")) == [node.pid, "secret", "new", "new"], node.log
+    parent, *values = told(run(node, tell, A="own", MINE="own"))
+    assert parent == os.getpid() and values == ["secret", "own", "own"], node.log
+
+
+def test_a_server_has_the_environment_of_its_raylet(start, run, monkeypatch):
+    """What this process has changed since isn't there, unless the connection says so."""
     node = start("wave", prepared=False)
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     node.serve()

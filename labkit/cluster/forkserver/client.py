@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 
+_MAX_ANSWER = 1 << 20
 _TIMEOUT = 120  # seconds for the server's imports, on a cold disk
 
 
@@ -32,7 +33,10 @@ def _request_worker(path: str, argv: list[str]) -> tuple[socket.socket, int] | N
     with contextlib.suppress(OSError, ValueError):
         connection.connect(path)
         socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
-        return connection, int(connection.recv(64))  # an empty answer is a refusal
+        answer = connection.recv(_MAX_ANSWER)
+        if answer.isdigit():
+            return connection, int(answer)
+        os.environ.update(json.loads(answer))  # a refusal, with what only the server has of this worker's
     connection.close()
     return None
 

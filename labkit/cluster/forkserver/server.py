@@ -38,7 +38,12 @@ _SETUP = "setup_worker.py"  # Ray's program that prepares a worker
 # A library may read any variable at its import, so a request has the server's environment but for these: a
 # raylet, Ray Train or a shell sets them for a single worker, and they are read only when they are used.
 _READ_LATER = {"PWD", "OLDPWD", "SHLVL", "_", "SPT_NOENV", "PYTHONBREAKPOINT", "CUDA_VISIBLE_DEVICES"}
-_READ_LATER |= {"RAY_ADDRESS", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "RAY_LD_PRELOAD_ON_WORKERS"}
+_READ_LATER |= {
+    "OMP_NUM_THREADS",
+    "RAY_ADDRESS",
+    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC",
+    "RAY_LD_PRELOAD_ON_WORKERS",
+}
 _READ_LATER |= {"RAY_DATA_SHUFFLE_MAP_WORKER", "RAY_DATA_SHUFFLE_REDUCE_WORKER", "__RAY_DATA_OPERATOR_ID"}
 # Ray Tune passes these to its trials.
 _READ_LATER |= {"PL_DISABLE_FORK", "RAY_CHDIR_TO_TRIAL_DIR", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
@@ -57,8 +62,9 @@ def serve(kernel: int, early: list[str], modules: list[str], later: list[str]) -
     listener = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # number 0 stays taken
-    # As Ray sets it for a worker of one CPU; one that gets more tells torch and numpy (`worker.become`).
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # As Ray sets it for a worker of one CPU; one that gets more tells torch and numpy (`worker.become`). With
+    # more, their imports start threads, and nothing can be forked.
+    os.environ["OMP_NUM_THREADS"] = "1"
     _import(early)
     job = _prepared(listener, owner)
     os.environ |= job.environment
@@ -128,7 +134,7 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
 
     The pid is None if the request is refused: the log says why, and the client becomes a new Python.
     """
-    pid, streams = None, []
+    pid, streams, handed = None, [], {}
     client, _ = listener.accept()
     try:
         client.settimeout(_PATIENCE)
@@ -136,7 +142,8 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
         request = Request(**json.loads(message), streams=streams, client=client)
         for name, on_the_node in job.handed.items():
             if request.environment.get(name) == on_the_node:  # and not one of the actor's own
-                request.environment[name] = job.environment[name]
+                handed[name] = job.environment[name]
+        request.environment.update(handed)
         different = differing_variables(job.environment, request.environment)
         if Path(request.argv[0]).name == _SETUP:  # which reads none of them, and sets them for the worker
             different = [name for name in different if name not in job.changed]
@@ -158,6 +165,9 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
         return pid, request
     except (OSError, ValueError, TypeError, AttributeError) as error:
         print(f"{REFUSED}{error}", flush=True)
+        if pid is None:
+            with contextlib.suppress(OSError):
+                client.send(json.dumps(handed).encode())
         return pid, None
     finally:
         if pid != 0:

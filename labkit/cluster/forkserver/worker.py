@@ -53,6 +53,7 @@ def become(request: Request) -> NoReturn:
         numpy.random.seed()
     if torch := sys.modules.get("torch"):
         torch.random.default_generator.seed()
+    _use_threads(request.environment.get("OMP_NUM_THREADS", ""))
     sys.addaudithook(_set_threads)
     threading.Thread(target=_end_with, args=[request.client], name="labkit-client", daemon=True).start()
     sys.argv = list(request.argv)
@@ -102,11 +103,15 @@ def _set_threads(event: str, args: tuple) -> None:
     What the reader sets later has no effect, as in any Python that has imported them.
     """
     if event == "os.putenv" and args[0] == b"OMP_NUM_THREADS" and "OMP_NUM_THREADS" not in os.environ:
-        number = int(args[1]) if args[1].isdigit() else 0
-        if number and (torch := sys.modules.get("torch")):
-            torch.set_num_threads(number)
-        if number:
-            _set_openblas_threads(number)
+        _use_threads(os.fsdecode(args[1]))
+
+
+def _use_threads(number: str) -> None:
+    """Let torch and numpy use so many threads; their imports were done with one."""
+    if number.isdecimal() and int(number):
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(int(number))
+        _set_openblas_threads(int(number))
 
 
 def _set_openblas_threads(number: int) -> None:
