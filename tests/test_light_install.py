@@ -1,4 +1,4 @@
-"""What ``pip install .`` brings: next to Ray and torch two packages, and a panel that works with them.
+"""What ``pip install .`` brings: next to Ray and torch three packages, and a panel that works with them.
 
 The environments are real and need no network: links to what is installed here, one for each package that they
 should have, and the wheel of labkit.
@@ -61,6 +61,9 @@ try:
 except LabError as error:
     print(error)
 """
+ON_A_CLUSTER = PROGRAM.replace("from labkit import runs", "from labkit import cluster, runs").replace(
+    "ray.init(num_cpus=3, include_dashboard=False)", "cluster.start(cpus_per_node=3)"
+)
 CELL = """
 from labkit.panel import Panel
 from labkit.panel.tracking import hooks
@@ -145,6 +148,13 @@ def test_a_run_on_a_plain_ray_in_a_terminal(environment, declared, home):
     assert "record: finished 2 True" in done.stdout, done.stdout + done.stderr[-3000:]
     assert "light: epoch 2/2 · loss" in done.stdout
     assert "s3fs is not installed" in done.stdout and "-m pip install 'labkit[lessons]'" in done.stdout
+
+
+def test_a_run_on_the_labs_own_cluster_in_a_terminal(environment, declared, home):
+    """There the events come by ZeroMQ, which only notebooks and Spark brought: the panel had no zmq."""
+    done = run(environment(*declared, "ray[default,train]", "torch"), ON_A_CLUSTER, home)
+    assert "record: finished 2 True" in done.stdout, done.stdout + done.stderr[-3000:]
+    assert "light: epoch 2/2 · loss" in done.stdout
 
 
 def test_without_an_engine_there_is_a_panel_and_a_record(environment, declared, tmp_path):

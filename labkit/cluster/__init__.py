@@ -64,7 +64,7 @@ def start(
     expect_int("start a cluster", "nodes", 1 if nodes is None else nodes)
     expect_int("start a cluster", "cpus_per_node", 1 if cpus_per_node is None else cpus_per_node)
     expect_int("start a cluster", "object_store_bytes", object_store_bytes, least=78_643_200)  # as Ray wants
-    running = current()
+    running = _left_or_running()
     undo = _stop_current if running is None else lambda: None
     with interrupts.stoppable("the start of the cluster", undo=undo) as check:
         if running is not None:
@@ -108,7 +108,7 @@ def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
     Raises:
         LabError: nothing answers, or the token is not the cluster's.
     """
-    attempt, running = f"connect to {address!r}", current()
+    attempt, running = f"connect to {address!r}", _left_or_running()
     if not isinstance(address, str) or not address:
         raise LabError(attempt, "that is not an address", 'for example connect("10.0.0.7:6379")')
     if running is not None:
@@ -127,21 +127,24 @@ def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
 
 
 def current() -> Cluster | None:
-    """The cluster that this process is connected to through the lab, if any.
+    """Return the cluster that this process is connected to through the lab, if any.
 
-    If `labkit stop` has ended it, or its head has died, this process disconnects from it.
+    If `labkit stop` has ended it, or its head has died, there is none: within seconds, a thread of the handle
+    disconnects this process.
     """
-    if _current is not None and not _current.is_running:
-        _current.disconnect()
     return _current if _current is not None and _current.is_running else None
 
 
 def peek() -> Cluster | None:
-    """The cluster that this process was connected to last, without a look at whether it still runs.
-
-    For what draws: `current` disconnects from a cluster that has ended, which may take seconds.
-    """
+    """Return the cluster that this process was connected to last, without a look at whether it still runs."""
     return _current
+
+
+def _left_or_running() -> Cluster | None:
+    """Return the current cluster, after this process has disconnected from one that has ended."""
+    if _current is not None and not _current.is_running:
+        _current.disconnect()
+    return current()
 
 
 def _use(cluster: Cluster) -> Cluster:

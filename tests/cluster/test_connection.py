@@ -174,6 +174,18 @@ def test_a_head_on_another_machine_that_falls_silent_is_noticed(monkeypatch):
     until(lambda: cluster.current() is None)
 
 
+def test_to_ask_for_the_current_cluster_changes_nothing(monkeypatch):
+    """It disconnected from one that had ended, which may take seconds."""
+    lab = cluster.Cluster("127.0.0.1:1")
+    lab._running = True
+    disconnected = []
+    monkeypatch.setattr(lab, "disconnect", lambda: disconnected.append(True))
+    monkeypatch.setattr(cluster, "_current", lab)
+    assert cluster.current() is lab
+    lab._running = False
+    assert cluster.current() is None and cluster.peek() is lab and not disconnected
+
+
 def test_what_a_server_for_ray_clients_says_of_its_own_failure_is_told(home, monkeypatch):
     def fail(**_):
         raise ConnectionError(
