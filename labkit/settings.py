@@ -58,7 +58,7 @@ def _path(text: str) -> Path:
 
 
 def _place(text: str) -> str:
-    """Return an address as it is, and the absolute form of a folder's path."""
+    """Return an address unchanged, and the absolute form of a folder's path."""
     return text if "://" in text else absolute(text)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import os
 import sys
 import time
 
@@ -12,6 +13,7 @@ from ray.util import state
 
 from labkit.panel.tracking.channel import Sender
 from labkit.panel.tracking.mailbox import Mailbox
+from labkit.system import process_info
 from labs import until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
@@ -74,3 +76,12 @@ def named(name):
     with contextlib.suppress(ValueError):
         return ray.get_actor(name)
     return None
+
+
+def test_it_opens_no_port(lab, heard):
+    """As a panel does for a cluster that the lab did not start."""
+    before = process_info.listening(os.getpid())
+    with contextlib.closing(Mailbox(heard.append, f"test-{time.time()}")) as box:
+        ray.get(work.remote(box.address, "one"))
+        until(lambda: len(heard) >= 300)
+        assert process_info.listening(os.getpid()) <= before
