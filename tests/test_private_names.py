@@ -90,6 +90,7 @@ TEXTS = {
     "core/generated/ray_client_pb2_grpc.py": connection._CLIENTS,
     "scripts/scripts.py": '"Local node IP"',
     "_private/node.py": nodes._TOO_BUSY,
+    "_private/workers/setup_worker.py": "exec_worker",  # which the fork server knows by its name
     "core/src/ray/gcs/gcs_server": nodes._PORT_TAKEN[0],
     "_private/services.py": nodes._PORT_TAKEN[1],
     "dashboard/http_server_head.py": nodes._PORT_TAKEN[2],
@@ -133,12 +134,12 @@ def test_a_text_is_still_in_rays_files(path):
     assert found, gone(f"text {TEXTS[path]!r} in {path}", "labkit/cluster", "a check before ray.init()")
 
 
-@pytest.mark.parametrize("name", nodes._FORKED)
+@pytest.mark.parametrize("name", connection.FORKED)
 def test_rays_core_still_has_the_setting(name):
     library = Path(ray.__file__).parent / "_raylet.so"
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         found = content.find(name.removeprefix("RAY_").encode()) >= 0
-    assert found, gone(name, "labkit/cluster/nodes.py", "speed of a start")
+    assert found, gone(name, "labkit/cluster/connection.py", "speed of a start")
 
 
 def test_tune_still_has_what_only_its_objects_show(tmp_path):
