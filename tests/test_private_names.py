@@ -90,7 +90,6 @@ TEXTS = {
     "core/generated/ray_client_pb2_grpc.py": connection._CLIENTS,
     "scripts/scripts.py": '"Local node IP"',
     "_private/node.py": nodes._TOO_BUSY,
-    "_private/workers/setup_worker.py": "exec_worker",  # which the fork server knows by its name
     "core/src/ray/gcs/gcs_server": nodes._PORT_TAKEN[0],
     "_private/services.py": nodes._PORT_TAKEN[1],
     "dashboard/http_server_head.py": nodes._PORT_TAKEN[2],

@@ -174,6 +174,28 @@ def test_a_head_on_another_machine_that_falls_silent_is_noticed(monkeypatch):
     until(lambda: cluster.current() is None)
 
 
+def test_a_relative_token_file_stays_the_same_after_a_change_of_folder(tmp_path, monkeypatch):
+    """It was looked for again in the new folder, and after 45 s the kernel left its cluster."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "token").write_text("given")
+    (tmp_path / "of-ray").write_text("of Ray")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "of-ray")
+    monkeypatch.setattr(cluster.Cluster, "connect", lambda lab: None)
+    monkeypatch.setattr(cluster, "_current", None)
+    lab = cluster.connect("127.0.0.1:1", token_file="token")
+    connection.set_environment(None, authenticate=None)
+    try:
+        monkeypatch.chdir(tmp_path / "data")
+        assert connection.read_token(lab._token_file) == "given"
+        assert connection.read_token() == "of Ray"
+        assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "of-ray")  # for Ray itself
+    finally:
+        connection.disconnect()
+    assert os.environ["RAY_AUTH_TOKEN_PATH"] == "of-ray"
+
+
 def test_to_ask_for_the_current_cluster_changes_nothing(monkeypatch):
     """It disconnected from one that had ended, which may take seconds."""
     lab = cluster.Cluster("127.0.0.1:1")
