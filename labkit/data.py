@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
+from labkit.cluster import ends
 from labkit.cluster.connection import quiet
+from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
 from labkit.display.figures import GREY, figure_style
 from labkit.display.formatting import UNKNOWN, count, seconds, short
@@ -200,6 +202,8 @@ class DataPanel(LivePanel):
 
     def failure_text(self, error: BaseException) -> str:
         of_ray = isinstance(error, ray.exceptions.RayError)
+        if of_ray and ends.is_an_end(str(error)):
+            return f"a worker process is gone: {ends.how_it_ended(str(error))}"
         return tracebacks.shorten_text(_cause(error)) if of_ray else super().failure_text(error)
 
     def translate(self, error: BaseException) -> BaseException | None:
@@ -207,11 +211,20 @@ class DataPanel(LivePanel):
         of_data = any(name.startswith("ray.data.") for name in modules)
         if not of_data and not isinstance(error, ray.exceptions.RayError):
             return None
-        fix = "fix the line in the panel above, or the file or column that the error names"
-        return RunFailed(f"finish {self.state.name!r}", self.state.failures[-1].message, fix)
+        text = _cause(error) if isinstance(error, ray.exceptions.RayError) else tracebacks.formatted(error)
+        return RunFailed(f"finish {self.state.name!r}", self.state.failures[-1].message, _fix(text))
 
 
 def _cause(error: BaseException) -> str:
     """What happened in the worker: Ray Data appends an exception of its own, with advice."""
     text = _NOTES.sub("", str(error))
     return text.rpartition(_CAUSE)[0] or text
+
+
+def _fix(text: str) -> str:
+    """Return the fix for a formatted traceback; the panel shows a line only if one is the reader's own."""
+    if ends.is_an_end(text):
+        log = ends.log_of(ends.process_of(text))
+        return f"the last lines of {log} say more" if log else "`ray logs cluster` says more"
+    where = "the line in the panel above, or " if tracebacks.shows_own(text) else ""
+    return known_fix(text) or f"fix {where}the file or column that the error names"

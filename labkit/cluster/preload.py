@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from labkit.cluster.forkserver.worker import REFUSED
+from labkit.cluster.forkserver.worker import ENDS, REFUSED
 from labkit.errors import LabError
 from labkit.files import atomic_write
 from labkit.settings import NODE_NAME
@@ -144,6 +144,15 @@ class Preloader:
                 lines += self._log_of(node).read_text(errors="replace").splitlines()
         return next((line for line in reversed(lines) if line.startswith(REFUSED)), "")
 
+    def exit_code(self, pid: int) -> int | None:
+        """Return a forked worker's exit status, or minus the signal that ended it; None if it isn't known."""
+        codes = {}
+        for _, path in self._servers.values():
+            with contextlib.suppress(OSError):  # none of its workers has ended
+                lines = Path(f"{path}{ENDS}").read_text().splitlines()
+                codes |= dict(line.split() for line in lines)
+        return int(codes[str(pid)]) if str(pid) in codes else None
+
     def _log_of(self, node: str) -> Path:
         """What the server of a node could not import, and which requests it refused."""
         return self._folder / f"forkserver-{node}.log"
@@ -156,4 +165,5 @@ class Preloader:
         process_info.terminate(servers, grace=3)
         for _, path in self._servers.values():
             path.unlink(missing_ok=True)
+            Path(f"{path}{ENDS}").unlink(missing_ok=True)
         self._servers.clear()

@@ -24,7 +24,11 @@ def shorten(error: BaseException) -> str:
     """The short form of an exception of this process."""
     if isinstance(error, BaseExceptionGroup):
         return f"{shorten(error.exceptions[0])}\n{type(error).__name__}: {error}"
-    return shorten_text("".join(traceback.format_exception(error)))
+    return shorten_text(formatted(error))
+
+
+def formatted(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
 
 
 def shorten_text(text: str) -> str:
@@ -41,6 +45,12 @@ def shorten_text(text: str) -> str:
         lines += [f"    {source}"] if source else []
     lines += [part[:_MESSAGE_WIDTH] for part in message[:_MESSAGE_LINES]]
     return "\n".join(lines).strip() or text.strip()[-_MESSAGE_WIDTH:] or "no message"
+
+
+def shows_own(text: str) -> bool:
+    """Return whether the short form of a formatted traceback has a line of the reader's own code."""
+    frames, _ = _parse(text)
+    return any(is_own(file) for file, _, _ in frames)
 
 
 def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:

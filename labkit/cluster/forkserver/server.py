@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
-from labkit.cluster.forkserver.worker import REFUSED, Request, become
+from labkit.cluster.forkserver.worker import ENDS, REFUSED, Request, become
 
 _MAX_MESSAGE = 1 << 20
 _OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
@@ -62,11 +62,12 @@ def serve(kernel: int, early: list[str], modules: list[str], later: list[str]) -
     _import(modules)
     _freeze()
     print(f"ready: {len(sys.modules)} modules", flush=True)
-    request = _until_forked(listener, given | environment, owner, later)
+    request = _until_forked(listener, given | environment, owner, later, Path(path + ENDS))
     if request is not None:
         become(request)
-    with contextlib.suppress(OSError):  # the kernel may have removed it
-        os.unlink(path)
+    for file in (path, path + ENDS):
+        with contextlib.suppress(OSError):  # the kernel may have removed it
+            os.unlink(file)
 
 
 def _prepared(listener: socket.socket, owner: int) -> tuple[dict[str, str], str]:
@@ -87,18 +88,19 @@ def _has_ended(pidfd: int) -> bool:
 
 
 def _until_forked(
-    listener: socket.socket, given: Mapping[str, str], owner: int, later: list[str]
+    listener: socket.socket, given: Mapping[str, str], owner: int, later: list[str], ends: Path
 ) -> Request | None:
     """The request, in a forked process; None in this one, when its kernel (the pidfd `owner`) has ended.
 
-    `given` is the environment in which the modules were imported.
+    `given` is the environment in which the modules were imported. How a worker ended is noted in `ends`.
     """
     idle, workers = 10 * _IDLE, {}  # pids by pidfds
     while not _has_ended(owner):
         ready, _, _ = select.select([listener, owner, *workers], [], [], idle if later else None)
         for pidfd in workers.keys() & {*ready}:
-            os.waitpid(workers.pop(pidfd), 0)
+            pid, status = os.waitpid(workers.pop(pidfd), 0)
             os.close(pidfd)
+            _note(ends, pid, os.waitstatus_to_exitcode(status))
         if listener in ready:
             idle = _IDLE
             pid, request = _fork_for(listener, given)
@@ -113,6 +115,12 @@ def _until_forked(
             _import([later.pop(0)])
             _freeze()
     return None
+
+
+def _note(ends: Path, pid: int, code: int) -> None:
+    """Note the exit status of a worker, or minus the signal that ended it: Ray never hears of it."""
+    with contextlib.suppress(OSError), ends.open("a") as file:  # the kernel may have removed its folder
+        file.write(f"{pid} {code}\n")
 
 
 def _fork_for(listener: socket.socket, given: Mapping[str, str]) -> tuple[int | None, Request | None]:
