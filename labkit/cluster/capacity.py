@@ -65,8 +65,8 @@ def check_worker_capacity(
     if labels and all(selector == labels[0] for selector in labels):
         nodes = [node for node in nodes if _has_labels(node, labels[0])]
     more = _node_with(each, ours=ours) if _not_standard(each) or ours else "a larger cluster"
-    if any(each.get(name, 0) > max((n.resources.get(name, 0) for n in nodes), default=0) for name in _BYTES):
-        more = ""  # one more node has no more memory than these
+    if _lacks_memory(nodes, each):
+        more = ""
     room, why, fix = _room([_places(node, each) for node in nodes], strategy)
     used, cpus = workers * each.get("CPU", 0), sum(node.cpus for node in nodes)
     if room < workers:
@@ -130,7 +130,8 @@ def check_bundles_fit(
         fact += f"({_available(nodes, together)})"
     else:
         return
-    _refuse(attempt, fact, f"{fix}, or {_node_with(together, ours=ours)}", ours=ours)
+    more = "" if _lacks_memory(nodes, together) else f", or {_node_with(together, ours=ours)}"
+    _refuse(attempt, fact, fix + more, ours=ours)
 
 
 def _room(places: list[int], strategy: str) -> tuple[int, str, str]:
@@ -160,6 +161,12 @@ def _places(node: Node, each: Mapping[str, float]) -> int:
     counted = ((name, n) for name, n in each.items() if n and ":" not in name)
     times = (math.floor(node.resources.get(name, 0) / n + 1e-9) for name, n in counted)
     return min(times, default=10**6)
+
+
+def _lacks_memory(nodes: list[Node], each: Mapping[str, float]) -> bool:
+    """Return whether no node has that much memory: one more node of the same machine wouldn't either."""
+    most = {name: max((node.resources.get(name, 0) for node in nodes), default=0) for name in _BYTES}
+    return any(each.get(name, 0) > amount for name, amount in most.items())
 
 
 def _not_standard(each: Mapping[str, float]) -> list[str]:

@@ -55,14 +55,20 @@ def process_of(text: str) -> int | None:
     return int(pid[1]) if pid else None
 
 
+def exit_codes() -> dict[int, int]:
+    """Return, by pid, how the workers ended that the lab forked."""
+    lab = cluster.peek()
+    return {} if lab is None else lab.exit_codes()
+
+
 def exit_code(pid: int | None) -> int | None:
     """Return a worker's exit status, or minus the signal that ended it; None if the lab didn't fork it."""
     lab, deadline = cluster.peek(), time.monotonic() + _WAIT
     if lab is None or pid is None:
         return None
-    while (code := lab.exit_code(pid)) is None and time.monotonic() < deadline:
+    while pid not in (codes := lab.exit_codes()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return code
+    return codes.get(pid)
 
 
 def ended_with(code: int) -> str:
@@ -84,8 +90,11 @@ def log_of(pid: int | None) -> str:
     lab = cluster.peek()
     if lab is None or lab.log_dir is None or pid is None:
         return ""
-    logs = (path for path in lab.log_dir.glob(f"worker-*-{pid}.err") if path.stat().st_size)
-    return str(next(logs, ""))
+    for path in lab.log_dir.glob(f"worker-*-{pid}.err"):
+        # Ray's own marks, such as ":job_id:01000000", are in each of these files.
+        if any(line.strip() and line[0] != ":" for line in path.read_text(errors="replace").splitlines()):
+            return str(path)
+    return ""
 
 
 def _own_reason(text: str) -> str:

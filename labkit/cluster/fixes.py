@@ -13,6 +13,10 @@ _FIXES = {
         "after ray.cloudpickle.register_pickle_by_value({0}); for a whole cluster, name its folder: "
         "ray.init(runtime_env={{'working_dir': ...}})"
     ),
+    r"(?m)FileNotFoundError: (?:\[Errno 2\] No such file or directory: ')?([^/'\s\[][^'\s]*)'?$": (
+        "the whole path, os.path.abspath({0!r}), because workers have folders of their own; for an object of "
+        "a store, filesystem=… or s3://{0}"
+    ),
     r"have (?:NCCL|MPI|UCC|XCCL|\w+) built in|ProcessGroupNCCL is only supported with GPUs": (
         'TorchConfig(backend="gloo"), or leave torch_config out: Ray then uses nccl with use_gpu=True and '
         "gloo without"
@@ -29,11 +33,14 @@ _FIXES = {
     r"URI has empty scheme: '([^']+)'": (
         "the whole path, os.path.abspath({0!r}), a URI such as s3://BUCKET/{0}, or filesystem=… that has it"
     ),
-    r"Unrecognized filesystem type in URI: (\S+)": (
-        "a URI that pyarrow knows (file, s3, gs, hdfs), or filesystem=… and a path in it, in place of {0}"
+    r"Unrecognized filesystem type in URI: (\S+)|datasource returned `filesystem=None`": (
+        "a URI that pyarrow knows (file, s3, gs, hdfs), or filesystem=… and a path in it"
     ),
     r"Cannot create directory '([^']+)'": (
         "a folder in which every node can write, in place of {0}: RunConfig(storage_path=…)"
+    ),
+    r"'\w+' object has no attribute 'searcher'": (
+        "HyperBandForBOHB works with search_alg=TuneBOHB() only; HyperBandScheduler works with all others"
     ),
     r"(runtime_env\['\w+'\]|Invalid option keyword \S+)": "correct {0}, as the line above says",
 }

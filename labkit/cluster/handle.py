@@ -185,12 +185,12 @@ class Cluster:
         table = cards.table(("node", "state", "CPUs", "GPUs", "object store", "address"), rows)
         return str(cards.card("Ray cluster", ("ok", "running"), cards.rule(table), dim=where))
 
-    def exit_code(self, pid: int) -> int | None:
-        """Return how a worker ended that the lab forked: its exit status, or minus the signal's number.
+    def exit_codes(self) -> dict[int, int]:
+        """Return, by pid, how the workers ended that this process had forked.
 
-        None for other processes, and for one that runs.
+        An exit status, or minus the number of a signal. Ray starts some workers itself, which aren't here.
         """
-        return None
+        return {}
 
     def _not_forked(self) -> str:
         """Why Ray starts workers of this process as new Pythons although they should be forked."""

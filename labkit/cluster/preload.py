@@ -144,14 +144,14 @@ class Preloader:
                 lines += self._log_of(node).read_text(errors="replace").splitlines()
         return next((line for line in reversed(lines) if line.startswith(REFUSED)), "")
 
-    def exit_code(self, pid: int) -> int | None:
-        """Return a forked worker's exit status, or minus the signal that ended it; None if it isn't known."""
+    def exit_codes(self) -> dict[int, int]:
+        """Return, by pid, how forked workers ended: an exit status, or minus the number of a signal."""
         codes = {}
         for _, path in self._servers.values():
             with contextlib.suppress(OSError):  # none of its workers has ended
                 lines = Path(f"{path}{ENDS}").read_text().splitlines()
-                codes |= dict(line.split() for line in lines)
-        return int(codes[str(pid)]) if str(pid) in codes else None
+                codes |= {int(pid): int(code) for pid, code in map(str.split, lines)}
+        return codes
 
     def _log_of(self, node: str) -> Path:
         """What the server of a node could not import, and which requests it refused."""

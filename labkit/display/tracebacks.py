@@ -66,7 +66,8 @@ def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
 def is_own(file: str) -> bool:
     """Whether a file is the reader's, and not Python's, an installed package's or labkit's."""
     path, package = Path(file), Path(labkit.__file__).parent
-    if file.startswith("<frozen") or path.is_relative_to(_LIBRARY):
+    compiled = path.suffix in (".pyx", ".pxi", ".pxd")  # of a package in Cython, without its folder
+    if compiled or file.startswith("<frozen") or path.is_relative_to(_LIBRARY):
         return False
     if {"site-packages", "dist-packages"} & set(path.parts):
         return False

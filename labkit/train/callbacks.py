@@ -42,7 +42,8 @@ except ImportError as error:
 _MAX_TEXT, _MAX_REASON = 10_000, 500  # characters of an error that are sent
 _PATIENCE = 3.0  # seconds that a controller has to abort its run
 _GONE = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError)
-_DEATH = re.compile("^A worker died or was killed")  # how the raylet's message begins
+# How the raylet's messages begin.
+_DEATH = re.compile("^(A worker died or was killed|Task run_validation_fn failed)")
 _LOW_IS_GOOD = re.compile(r"(^|[^a-z])(loss|error|mse|rmse|mae|perplexity)$")  # at the end of a metric's name
 _STATUSES = {  # Ray's words; the panel's, and the name of the list in the store that has its checkpoints
     "COMMITTED": ("committed", None),
@@ -85,6 +86,7 @@ class ReportingValidator:
 
     def __call__(self, checkpoint: ray.train.Checkpoint, **kwargs: Any) -> dict[str, Any]:
         self.panel.send(kind="validation", path=checkpoint.path, process=os.getpid())
+        self.panel.flush()  # the process may end in the function
         began, text = time.perf_counter(), ""
         try:
             metrics = self.fn(checkpoint, **kwargs)

@@ -213,6 +213,13 @@ class TrainPanel(Panel):
             return tracebacks.shorten_text(str(error))
         return super().failure_text(error)
 
+    def keep_failure(self, error: BaseException) -> None:
+        before = len(self.state.failures)
+        super().keep_failure(error)
+        of_controller = isinstance(error, _OF_RAY) and not isinstance(error, ray.train.WorkerGroupError)
+        if of_controller and len(self.state.failures) > before:
+            self.state.failures[-1].rank = None
+
     def translate(self, error: BaseException) -> BaseException | None:
         if not isinstance(error, _OF_RAY):
             return self._refused_by_ray(error)
@@ -261,6 +268,9 @@ class TrainPanel(Panel):
                 pid = self._validators[checkpoint.path]
                 how = ends.how_it_ended(text, pid)
                 return _EndedValidation(f"the validation of {checkpoint.label} ended: {how}", pid)
+        # A run has no other tasks than its validations.
+        if self._trainer.validation_config is not None and "executing this task" in text:
+            return _EndedValidation(f"a validation ended: {ends.how_it_ended(text)}", None)
         return None
 
     def _refused_by_ray(self, error: BaseException) -> BaseException | None:

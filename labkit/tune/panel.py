@@ -31,6 +31,7 @@ from labkit.tune import trials
 from labkit.tune.sweep import OVER, SweepRun, TrialState
 from labkit.tune.trials import TunerPlan
 
+_OF_RAY = "check TuneConfig and RunConfig: Ray's own code raised it, without a line of yours"
 _LOOK_EVERY = 0.5  # seconds between two looks at all trials; the panel draws about once a second
 
 
@@ -173,8 +174,8 @@ class SweepCallback(tune.Callback):
         if trial.trial_id in plan.stopped:
             return "stopped early"
         # A limit of the whole sweep, such as time_budget_s, ends all trials at once.
-        goes_on = bool(result) and not result.get("done", True) and trial.trial_id not in plan.ended
-        cut_off = goes_on and not plan.restored  # what ended it before that is not known here
+        done = result.get("done") or trial.trial_id in plan.ended
+        cut_off = not done and not plan.restored  # what ended it in an earlier process isn't known here
         return "cut off" if cut_off else "finished"
 
     def _waits(self) -> str:
@@ -291,9 +292,7 @@ class SweepPanel(LivePanel):
             fix = f"TuneConfig(metric=…) with one that is reported, or report {metric!r}"
             return LabError(f"compare trials by {metric!r}", fact, fix)
         fact = self.failure_text(error).splitlines()[-1]
-        where = (
-            "the panel shows where" if tracebacks.shows_own(str(error)) else "`ray logs cluster` says more"
-        )
+        where = "the panel shows where" if tracebacks.shows_own(str(error)) else _OF_RAY
         return RunFailed(f"finish the sweep {self.state.name!r}", fact, known_fix(str(error)) or where)
 
     def after_stop(self) -> str:

@@ -24,11 +24,11 @@ import ray
 from ray import tune
 from ray.tune.experiment import Experiment
 from ray.tune.result import AUTO_RESULT_KEYS, DONE
-from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.utils import flatten_dict
 
 from labkit.cluster import Cluster, capacity, ends
-from labkit.cluster.fixes import check_storage_path, known_fix
+from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
 from labkit.errors import LabError
 from labkit.files import atomic_write
@@ -158,9 +158,6 @@ class TunerPlan:
             capacity.check_bundles_fit(
                 lab.nodes, bundles, attempt="start trials", strategy=strategy, ours=lab.is_ours
             )
-        check_storage_path(
-            self.run.storage_path, filesystem=self.run.storage_filesystem, attempt="start the sweep"
-        )
         if not self.restored:
             self._check_space()
             self._check_name()
@@ -296,11 +293,11 @@ class TunerPlan:
 
     def _last_time(self, trial: Any) -> float:
         """Return the time at which the scheduler ends its best trials; infinite if it lets them go on."""
-        brackets = getattr(self._decider, "_trial_info", None)
-        if brackets is None:
+        if not isinstance(self._decider, HyperBandScheduler):
             return getattr(self._decider, "_max_t", math.inf)
         # HyperBand rounds the times of a bracket down, so its last one may lie below max_t.
-        bracket = next((pair[0] for of, pair in brackets.items() if of.trial_id == trial.trial_id), None)
+        brackets = {of.trial_id: bracket for of, (bracket, _) in self._decider._trial_info.items()}
+        bracket = brackets.get(trial.trial_id)
         return bracket._cumul_r if bracket is not None and bracket._halves == 0 else math.inf
 
 
