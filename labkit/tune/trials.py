@@ -12,6 +12,7 @@ import logging
 import math
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -359,6 +360,8 @@ def without_lost_cpus() -> Iterator[None]:
 
     Ray loses the CPUs of a group that is removed a few milliseconds after it was asked for, while it is being
     made (ray-project/ray 64693 is near to it). Tune does that whenever a trial gets the actor of another one.
+    Tune calls both names that are replaced. Where `ray.util.remove_placement_group` is called from elsewhere,
+    it removes at once, as always.
     """
     module = importlib.import_module("ray.air.execution.resources.placement_group")
     remove = module.remove_placement_group
@@ -370,7 +373,9 @@ def without_lost_cpus() -> Iterator[None]:
 
     with ThreadPoolExecutor(_REMOVED_AT_ONCE) as threads:
 
-        def later(group: Any) -> Future:
+        def later(group: Any) -> Future | None:
+            if sys._getframe(1).f_globals is not vars(module):  # not Tune's own call
+                return remove(group)
             return threads.submit(remove_when_made, group)
 
         module.remove_placement_group = ray.util.remove_placement_group = later

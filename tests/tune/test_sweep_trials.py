@@ -1,9 +1,12 @@
 """What is read of Tune's trials: their numbers, ends and failures."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
+import ray
 from ray import tune
+from ray.air.execution.resources import placement_group
 from ray.tune.schedulers import (
     ASHAScheduler,
     HyperBandForBOHB,
@@ -101,6 +104,27 @@ def test_names_that_are_the_trainables_own():
     message = said + "Result: {'score': 1, 'done': False, 'pid': 3, 'config/lr': 1, 'loss': 2}"
     assert trials.names_without_metric(message) == ["loss", "score"]
     assert trials.names_without_metric("CUDA error. Result: {'loss': 2}") is None
+
+
+def test_only_tunes_own_placement_groups_are_removed_later(monkeypatch):
+    module, removed = placement_group, []
+    for owner in (module, ray.util):
+        monkeypatch.setattr(owner, "remove_placement_group", removed.append)
+
+    class Group:
+        def wait(self, seconds):
+            asked.set()
+
+    with trials.without_lost_cpus():
+        asked, groups = threading.Event(), [Group() for _ in range(3)]
+        ray.util.remove_placement_group(groups[0])  # the reader's
+        assert removed == groups[:1] and not asked.is_set()
+        for call, group in zip(("ray.util.remove", "remove"), groups[1:], strict=True):
+            asked.clear()
+            exec(f"{call}_placement_group(group)", vars(module), {"group": group})
+            assert asked.wait(10)
+    assert removed[0] is groups[0] and {*removed} == {*groups}
+    assert ray.util.remove_placement_group == module.remove_placement_group
 
 
 class Controller:
@@ -239,9 +263,9 @@ TypeError: DataMissing.__init__() missing 1 required positional argument: 'row'"
             "in a Python of its own",
         ),
         (
-            "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit "
-            "detail: Worker exits unexpectedly. Worker exits with an exit code there are no films.",
-            "its process is gone: it exited: there are no films",
+            "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR "
+            "Worker exit detail: Worker exits unexpectedly. Worker exits with an exit code no films.",
+            "its process is gone: it exited: no films",
             "in a Python of its own",
         ),
         (COPIED, "DataMissing: table films has no row 2", "the panel shows where"),
