@@ -13,7 +13,7 @@ from labkit.errors import LabError, expect_int
 _BYTES = {"memory": "memory", "object_store_memory": "object store"}  # resources that are counted in bytes
 _ACCELERATOR = "accelerator_type:"  # and its name: a resource of a node with that kind of GPU
 _STANDARD = ("CPU", "GPU", "TPU", "memory")
-_OF_A_NODE = "node:"  # Ray's own resource of one node; nobody else knows which nodes have it
+_OF_A_NODE = "node:"  # Ray's own resource of one node; only Ray knows which node that is
 QUIET_FOR = 20.0  # seconds without news of a run after which its panel says what it waits for
 
 
@@ -185,7 +185,7 @@ def _node_with(each: Mapping[str, float], *, ours: bool) -> str:
 
 
 def _refuse_wrong_case(nodes: list[Node], each: Mapping[str, float], *, attempt: str, ours: bool) -> None:
-    """Refuse "cpu": Ray takes it for a resource of somebody's own, next to its CPU."""
+    """Refuse "cpu": Ray takes it for a custom resource, next to its CPU."""
     right = {name.lower(): name for name in _STANDARD}
     for name, amount in each.items():
         meant = right.get(name.lower(), name)

@@ -296,7 +296,7 @@ class TunerPlan:
         """Return the time at which the scheduler ends its best trials; infinite if it lets them go on."""
         if not isinstance(self._decider, HyperBandScheduler):
             return getattr(self._decider, "_max_t", math.inf)
-        # HyperBand rounds the times of a bracket down, so its last one may lie below max_t.
+        # HyperBand rounds the times of a bracket down, so the last one may be below max_t.
         brackets = {of.trial_id: bracket for of, (bracket, _) in self._decider._trial_info.items()}
         bracket = brackets.get(trial.trial_id)
         return bracket._cumul_r if bracket is not None and bracket._halves == 0 else math.inf

@@ -27,7 +27,7 @@ def node(cpus, name="head", labels=(), accelerators=(), **resources):
         ([node(8, GPU=2)], {"workers": 2, "each": {"CPU": 1, "GPU": 1}, "data": True}),
         ([node(4, GPU=1)], {"workers": 1, "each": {"CPU": 0, "GPU": 1}}),
         ([node(4, memory=9e9)], {"workers": 2, "each": {"CPU": 1, "memory": 4e9}}),
-        ([node(4, cpu=2)], {"workers": 2, "each": {"cpu": 1}}),  # a resource of somebody's own
+        ([node(4, cpu=2)], {"workers": 2, "each": {"cpu": 1}}),  # a custom resource
         ([node(4, accelerators=["T4"])], {"workers": 2, "each": {"CPU": 1, "accelerator_type:T4": 0.001}}),
         ([node(1), node(1)], {"workers": 2, "strategy": "STRICT_SPREAD"}),
         ([node(2), node(1)], {"workers": 2, "strategy": "STRICT_PACK"}),

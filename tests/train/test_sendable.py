@@ -1,4 +1,4 @@
-"""Exceptions that arrive in another process: as they are where that works, and else with name and message."""
+"""Exceptions that arrive in another process: unchanged where that works, and else with name and message."""
 
 import copy
 import pickle

@@ -1,8 +1,8 @@
 """Exceptions that arrive in another process, with their type's name and their message, whatever they are.
 
-An exception is pickled in the worker that raised it and unpickled by whoever reports it. That fails where its
-``__init__`` needs more than its message, where it holds a lock or a socket, and where the reader lacks its
-module. All that is left then is an error about unpickling, and in Ray sometimes the end of the run.
+An exception is pickled in the worker that raised it, and unpickled in the process that reports it. That fails
+where its ``__init__`` needs more than a message, where it holds a lock or a socket, and where the receiver
+lacks its module. All that is left then is an error about unpickling, and in Ray sometimes the end of the run.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ def raise_sendable(error: BaseException, *, wrap: bool = False) -> NoReturn:
     """Raise `error` in a form that other processes can unpickle. Call it where `error` is being handled.
 
     Args:
-        wrap: also an exception that could be sent as it is becomes an ordinary `Exception`.
+        wrap: an exception that could be sent unchanged becomes an ordinary `Exception`, too.
     """
     sent = _sendable(error, wrap=wrap)
     if sent is error:
