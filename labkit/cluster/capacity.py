@@ -140,16 +140,12 @@ def _room(places: list[int], strategy: str) -> tuple[int, str, str]:
     `places` has for each node how many fit on it.
     """
     if strategy == "STRICT_SPREAD":
-        why = f", because STRICT_SPREAD puts each on a node of its own and there are {len(places)}"
-        why = why.replace("there are 1", "there is one")
+        number = "is one" if len(places) == 1 else f"are {len(places)}"
+        why = f", because STRICT_SPREAD puts each on a node of its own and there {number}"
         return sum(map(bool, places)), why, 'placement_strategy="SPREAD"'
-    if strategy == "STRICT_PACK":
+    if strategy == "STRICT_PACK" and len(places) > 1:
         why = ", because STRICT_PACK puts all of them on one node"
-        return (
-            max(places, default=0),
-            why * (len(places) > 1),
-            'placement_strategy="PACK"' * (len(places) > 1),
-        )
+        return max(places), why, 'placement_strategy="PACK"'
     return sum(places), "", ""
 
 
@@ -191,9 +187,8 @@ def _refuse_wrong_case(nodes: list[Node], each: Mapping[str, float], *, attempt:
         meant = right.get(name.lower(), name)
         if meant != name and not any(node.resources.get(name) for node in nodes):
             fact = f"no node has the resource {name!r}, and Ray's own is spelled {meant!r}"
-            _refuse(
-                attempt, fact, f"{{{meant!r}: {amount:g}}} in place of {{{name!r}: {amount:g}}}", ours=ours
-            )
+            fix = f"{{{meant!r}: {amount:g}}} in place of {{{name!r}: {amount:g}}}"
+            _refuse(attempt, fact, fix, ours=ours)
 
 
 def _refuse_labels(
@@ -202,9 +197,11 @@ def _refuse_labels(
     """Refuse labels that no node has."""
     for selector in selectors:
         if selector and not any(_has_labels(node, selector) for node in nodes):
-            has = [f"{node.name} { ({name: node.labels.get(name) for name in selector}) }" for node in nodes]
-            fact = f"each needs a node with the labels {dict(selector)}, and none has them "
-            fact += f"({', '.join(has) or 'no node'})"
+            labels = ({name: node.labels.get(name) for name in selector} for node in nodes)
+            has = ", ".join(f"{node.name} {of_node}" for node, of_node in zip(nodes, labels, strict=True))
+            fact = (
+                f"each needs a node with the labels {dict(selector)}, and none has them ({has or 'no node'})"
+            )
             fix = "leave label_selector out, or use a cluster with such a node"
             _refuse(attempt, fact, fix, ours=ours)
             return
@@ -273,19 +270,16 @@ def words_on_a_wait(
     amounts = sum(map(Counter, bundles), Counter())
     if not amounts:
         return ""
-    words = [_awaited(name, amount, free, there) for name, amount in amounts.items()]
-    fix = "ask for less, end what holds the rest, or add a node"
-    enough = all(free.get(name, 0) >= amount for name, amount in amounts.items())
-    if enough and strategy == "STRICT_SPREAD" and len(bundles) > 1:
-        what, fix = (
-            f" on {len(bundles)} different nodes (STRICT_SPREAD)",
-            'placement_strategy="SPREAD", or add a node',
-        )
-    elif enough and strategy == "STRICT_PACK" and len(bundles) > 1:
-        what, fix = " on one node (STRICT_PACK)", 'placement_strategy="PACK", or a larger node'
-    else:
-        what, fix = "", f"{fix}; if nothing holds it, start the cluster again"
-    return f"waiting for {' and '.join(words)}{what}: {fix}"
+    words = " and ".join(_awaited(name, amount, free, there) for name, amount in amounts.items())
+    is_free = all(free.get(name, 0) >= amount for name, amount in amounts.items())
+    if is_free and len(bundles) > 1 and strategy == "STRICT_SPREAD":
+        where = f"on {len(bundles)} different nodes (STRICT_SPREAD)"
+        return f'waiting for {words} {where}: placement_strategy="SPREAD", or add a node'
+    if is_free and len(bundles) > 1 and strategy == "STRICT_PACK":
+        fix = 'placement_strategy="PACK", or a larger node'
+        return f"waiting for {words} on one node (STRICT_PACK): {fix}"
+    fix = "ask for less, end what holds the rest, or add a node; if nothing holds it, start the cluster again"
+    return f"waiting for {words}: {fix}"
 
 
 def _awaited(name: str, amount: float, free: Mapping[str, float], there: Mapping[str, float]) -> str:

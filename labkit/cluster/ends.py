@@ -79,10 +79,8 @@ def ended_with(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:  # a real-time signal
         name = "no name"
-    words = f"signal {-code} ({name}) ended it"
-    return (
-        f"{words}, as `kill -9` does, or the system when its memory runs out" if name == "SIGKILL" else words
-    )
+    more = ", as `kill -9` does, or the system when its memory runs out" if name == "SIGKILL" else ""
+    return f"signal {-code} ({name}) ended it{more}"
 
 
 def log_of(pid: int | None) -> str:

@@ -107,13 +107,16 @@ class ReportingValidator:
 
 
 class FirstFailure(NamedTuple):
-    """The failure of a run that most likely caused the others."""
+    """The failure of a run that most likely caused the others.
+
+    Attributes:
+        text: what to say about it. It begins with ``rank N`` where no exception of the loop tells more.
+        died: Ray's message, if the rank's process is gone.
+    """
 
     rank: int
-    text: (
-        str  # what to say about it; begins with ``rank N`` where no exception of the loop says what happened
-    )
-    died: str = ""  # Ray's message, if the rank's process is gone
+    text: str
+    died: str = ""
 
 
 def first_failure(exceptions: dict[int, Exception]) -> FirstFailure:

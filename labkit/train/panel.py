@@ -73,8 +73,9 @@ class TrainPanel(Panel):
         since Ray names it by the second, and two of one name resume each other.
 
         Raises:
-            LabError: the cluster has no room for its workers or its validations, and Ray would wait forever;
-                it is not a Ray Train trainer; or its validation function captures a large object.
+            LabError: no node has what its workers or its validations need, and Ray would wait forever; it is
+                not a Ray Train trainer; its storage path is relative; or its validation function captures a
+                large object.
         """
         scaling, run = (getattr(trainer, f"{part}_config", None) for part in ("scaling", "run"))
         if not isinstance(run, ray.train.RunConfig) or isinstance(trainer, type):
@@ -231,8 +232,14 @@ class TrainPanel(Panel):
             fact = ended.text
         for rank in sorted(self.state.empty):
             fact += f"; rank {rank} had no rows: the shard is empty"
-        fixes = [self._fix(error, failure.message, ended)]
-        if self.state.kept or "is gone" in fact:
+        died = _rays_message(error)
+        fixes = [self._fix(error, failure.message)]
+        if ended is not None:
+            more = _in_its_log(ended.pid)
+            fixes = [more, "correct the validation function: it is called for this checkpoint again"]
+        elif died:
+            fixes = [_in_its_log(ends.process_of(died))]
+        if self.state.kept or died:
             again = f"fit() with the same storage and RunConfig(name={self._run_name!r})"
             again += " goes on from the last checkpoint"
             if of_worker:  # what fails in the controller, such as a validation that dies, isn't tried again
@@ -240,23 +247,16 @@ class TrainPanel(Panel):
             fixes.append(again)
         return RunFailed(f"finish the run {self.state.name!r}", fact, ". ".join(filter(None, fixes)))
 
-    def _fix(self, error: BaseException, message: str, ended: "_EndedValidation | None") -> str:
+    def _fix(self, error: BaseException, message: str) -> str:
         """Return the known fix, or where to look: in the panel only if that shows a line of the reader's."""
-        died = callbacks.first_failure(error.worker_failures).died if _has_failures(error) else ""
-        if ended is not None or died or "is gone" in message:
-            pid = ended.pid if ended is not None else ends.process_of(died or str(error))
-            log, again = (
-                ends.log_of(pid),
-                "correct the validation function: it is called for this checkpoint again",
-            )
-            more = f"the last lines of {log} say more" if log else ""
-            return ". ".join(filter(None, (more, again if ended is not None else "")))
-        fix = known_fix(str(error)) or hint_for(message)
+        if fix := known_fix(str(error)) or hint_for(message):
+            return fix
         if tracebacks.shows_own(str(error)):
-            return fix or "the panel above shows where"
+            return "the panel above shows where"
         lab = cluster.peek()
-        logs = lab.log_dir if lab is not None else None
-        return fix or (f"the logs in {logs / 'train'} say more" if logs else "`ray logs cluster` says more")
+        if lab is None or lab.log_dir is None:
+            return "`ray logs cluster` says more"
+        return f"the logs in {lab.log_dir / 'train'} say more"
 
     def _ended_validation(self, error: BaseException) -> "_EndedValidation | None":
         """Return the validation whose process is gone, which ends a run; None if another error ended it."""
@@ -419,8 +419,16 @@ def _check_room(trainer: Any) -> None:
         capacity.check_task_fits(lab.nodes, options, attempt="run validations", ours=lab.is_ours)
 
 
-def _has_failures(error: BaseException) -> bool:
-    return isinstance(error, ray.train.WorkerGroupError) and bool(error.worker_failures)
+def _rays_message(error: BaseException) -> str:
+    """Return Ray's message on the process that is gone, of a rank or the controller; "" if none is."""
+    if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
+        return callbacks.first_failure(error.worker_failures).died
+    return str(error) if ends.is_an_end(str(error)) else ""
+
+
+def _in_its_log(pid: int | None) -> str:
+    log = ends.log_of(pid)
+    return f"the last lines of {log} say more" if log else ""
 
 
 def _free_placement_groups(before: set[str]) -> None:
