@@ -209,7 +209,7 @@ class DataPanel(LivePanel):
         callbacks = [os.environ.get(_CALLBACKS), f"{Follower.__module__}.{Follower.__name__}"]
         level = quiet(logging.CRITICAL)
         try:
-            with variables_set({_CALLBACKS: ",".join(filter(None, callbacks))}):
+            with variables_set({_CALLBACKS: ",".join(filter(None, callbacks))}), ends.quiet_deaths():
                 yield
         finally:
             quiet(level)

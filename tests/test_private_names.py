@@ -31,6 +31,11 @@ RAY = {
     "labkit/cluster/nodes.py": {
         "ray.scripts.scripts:main": "`ray start` with another Python for its workers",
     },
+    "labkit/cluster/ends.py": {
+        "ray._private.ray_logging:stdout_deduplicator.skip_re": "a worker's death in one line",
+        f"{_TRAIN}.execution.checkpoint.validation_manager:run_validation_fn": "the same, of a validation",
+        "ray.data._internal.execution.operators.map_operator:_map_task": "the same, of Ray Data's tasks",
+    },
     "labkit/cluster/forkserver": {
         "ray.actor:ActorClassID.from_random": "forks: modules with actor classes draw ids at their import",
     },
@@ -40,9 +45,7 @@ RAY = {
     },
     "labkit/train/callbacks.py": {
         "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer._register_sigint_handler": "a quick Stop",
-        "ray._private.ray_logging:stdout_deduplicator.skip_re": "a worker's death in one line",
         f"{_TRAIN}.exceptions:WorkerHealthCheckFailedError": "how a rank ended: `health_check_failure`",
-        f"{_TRAIN}.execution.checkpoint.validation_manager:run_validation_fn": "validations die quietly",
     },
     "labkit/train/panel.py": {
         "ray.train.v2.api.config:RunConfig.storage_context": "a RunConfig serves one run only",
@@ -151,7 +154,7 @@ PHRASES = {
         "labkit/train/callbacks.py",
         "`reported_checkpoints`",
     ),
-    (_RAYLET, "A worker died or was killed"): ("labkit/train/callbacks.py", "a death in one line"),
+    (_RAYLET, "A worker died or was killed"): ("labkit/cluster/ends.py", "a death in one line"),
     ("train/v2/_internal/exceptions.py", "self.health_check_failure = "): (
         "labkit/train/callbacks.py",
         "which rank is gone",

@@ -60,7 +60,16 @@ SLOW = {
     ),
     *("bundle", "damaged_inputs", "grading", "light_install", "ray_examples"),
     *("class_bucket", "sharing"),
-    *("dead_workers", "endings", "hang", "hooks", "ray_reporting", "tensorflow", "validation"),
+    *(
+        "dead_workers",
+        "endings",
+        "first_version",
+        "hang",
+        "hooks",
+        "ray_reporting",
+        "tensorflow",
+        "validation",
+    ),
     *("sweep_panel", "sweep_restore"),
     *("schedule", "lesson_12", "lesson_12b"),
 }

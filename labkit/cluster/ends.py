@@ -4,9 +4,11 @@ Ray says that a process is gone, and rarely why: it sees a connection that close
 own cluster is the parent of most workers, so it knows their exit status or signal.
 """
 
+import contextlib
 import re
 import signal
 import time
+from collections.abc import Iterator
 
 from labkit import cluster
 
@@ -19,6 +21,8 @@ _STATUS = re.compile(r"exits with an exit code (.+)")
 _CONNECTION = "connection error code"  # Ray saw it close, and lists what may have happened
 _WAIT = 0.5  # seconds for the fork server to notice the end of a process
 _DETAIL_SHOWN = 200  # characters
+# How messages begin that the raylet and Ray's core print about processes that are gone.
+_PRINTED = re.compile(r"^(A worker died or was killed|Task (run_validation_fn|_map_task) failed)")
 
 
 def is_an_end(text: str) -> bool:
@@ -47,6 +51,19 @@ def how_it_ended(text: str, pid: int | None = None) -> str:
         return f"Ray says: {detail[1][:_DETAIL_SHOWN].strip()}"
     reason = _own_reason(text)
     return reason or "it may have crashed or been killed, and Ray doesn't know which"
+
+
+@contextlib.contextmanager
+def quiet_deaths() -> Iterator[None]:
+    """Keep Ray from printing, in the block, that a process died: a panel says it, without guesses."""
+    from ray._private import ray_logging
+
+    printer = ray_logging.stdout_deduplicator
+    before, printer.skip_re = printer.skip_re, _PRINTED
+    try:
+        yield
+    finally:
+        printer.skip_re = before
 
 
 def process_of(text: str) -> int | None:

@@ -15,14 +15,13 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import pyarrow.fs
 import ray
 import ray.train
-from ray._private import ray_logging
 
 from labkit.cluster import ends
 from labkit.errors import LabError
@@ -42,8 +41,6 @@ except ImportError as error:
 _MAX_TEXT, _MAX_REASON = 10_000, 500  # characters of an error that are sent
 _PATIENCE = 3.0  # seconds that a controller has to abort its run
 _GONE = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError)
-# How the raylet's messages begin.
-_DEATH = re.compile("^(A worker died or was killed|Task run_validation_fn failed)")
 _LOW_IS_GOOD = re.compile(r"(^|[^a-z])(loss|error|mse|rmse|mae|perplexity)$")  # at the end of a metric's name
 _STATUSES = {  # Ray's words; the panel's, and the name of the list in the store that has its checkpoints
     "COMMITTED": ("committed", None),
@@ -203,17 +200,6 @@ class Interrupts:
         signal.signal(signal.SIGINT, abort)
         if self.came:
             abort()
-
-
-@contextlib.contextmanager
-def quiet_deaths() -> Iterator[None]:
-    """Within the block Ray does not print that a worker died: the panel says it in one line."""
-    printer = ray_logging.stdout_deduplicator
-    before, printer.skip_re = printer.skip_re, _DEATH
-    try:
-        yield
-    finally:
-        printer.skip_re = before
 
 
 # -- checkpoints ------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ class TrainPanel(Panel):
             self.listen()  # here, and not in the middle of Ray's pickling
         # A training without workers needs no cluster.
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
-        with callbacks.quiet_deaths(), self._wired(self._trainer):
+        with ends.quiet_deaths(), self._wired(self._trainer):
             earlier = (callbacks.statuses(config) if elsewhere else None) or {}
             epochs = [int(metrics.get("epoch", n)) + 1 for n, (_, metrics) in enumerate(earlier.values())]
             self.state.earlier = max(epochs, default=0)  # Ray goes on from there

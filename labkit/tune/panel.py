@@ -22,7 +22,7 @@ from ray import tune
 from ray.tune.utils import flatten_dict
 
 from labkit import cluster, interrupts
-from labkit.cluster import capacity
+from labkit.cluster import capacity, ends
 from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
@@ -254,6 +254,7 @@ class SweepPanel(LivePanel):
         try:
             with (
                 trials.without_noise(),
+                ends.quiet_deaths(),
                 self.plan.noting_stops(),
                 trials.without_lost_cpus(),
                 trials.noting_interrupts() as interrupted,

@@ -33,13 +33,17 @@ def crashes(batch):
     "function, words",
     [(ends_with_3, "it exited with status 3"), (crashes, "signal 11 (SIGSEGV) ended it")],
 )
-def test_a_process_that_ends_again_and_again_is_explained_while_ray_data_repeats_it(lab, function, words):
+def test_a_process_that_ends_again_and_again_is_explained_while_ray_data_repeats_it(
+    lab, function, words, capfd
+):
     panel = DataPanel("again", reporter=NullReporter())
     interrupt_when(lambda: panel.state.deaths)
     with pytest.raises(BaseException, match="stopped by you"), panel:
         ray.data.range(8).map_batches(function).materialize()
     note = f"a worker process is gone: {words}. Ray Data starts its tasks again, as often as that happens"
     assert note in snapshot(panel.state, time.time()).html
+    said = capfd.readouterr()
+    assert "A worker died" not in said.out + said.err  # in many lines, with guesses
 
 
 def test_an_execution_whose_processes_end_in_order_has_no_note(lab):

@@ -268,7 +268,7 @@ class EndsInSetup(tune.Trainable):
 
 
 @pytest.mark.parametrize("trainable", [ends_by_itself, EndsInSetup])
-def test_a_trial_that_ends_by_itself_says_how(sweep, trainable):
+def test_a_trial_that_ends_by_itself_says_how(sweep, trainable, capfd):
     with pytest.raises(RunFailed) as failed:
         sweep(trainable, {"how": tune.grid_search(["exit", "status", "crash", "odd"])})
     why = {trial.config["how"]: trial.why for trial in sweep.panel.state.trials.values()}
@@ -277,6 +277,8 @@ def test_a_trial_that_ends_by_itself_says_how(sweep, trainable):
     assert why["odd"].endswith("DataMissing: table films has no row 2")
     assert why["exit"].endswith("there is no data set called films")
     assert "memory" not in str(failed.value) + str(why)
+    said = capfd.readouterr()
+    assert "A worker died" not in said.out + said.err
 
 
 def wait_inside(config):
