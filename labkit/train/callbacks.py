@@ -23,7 +23,6 @@ import pyarrow.fs
 import ray
 import ray.train
 
-from labkit.cluster import ends
 from labkit.errors import LabError
 from labkit.panel.tracking.sendable import message_of, raise_sendable
 
@@ -108,7 +107,7 @@ class FirstFailure(NamedTuple):
 
     Attributes:
         text: what to say about it. It begins with ``rank N`` where no exception of the loop tells more.
-        died: Ray's message, if the rank's process is gone.
+        died: Ray's message, if the rank's process is gone; the kernel knows more about that.
     """
 
     rank: int
@@ -124,8 +123,7 @@ def first_failure(exceptions: dict[int, Exception]) -> FirstFailure:
     ended = {rank: error.health_check_failure for rank, error in exceptions.items() if _is_gone(error)}
     if ended:
         rank = min(ended)
-        died = str(ended[rank])
-        return FirstFailure(rank, gone(rank, died), died)
+        return FirstFailure(rank, f"rank {rank} is gone", str(ended[rank]))
     rank = min(exceptions)
     cause = getattr(exceptions[rank], "health_check_failure", exceptions[rank])
     kind, text = type(cause), str(cause)
@@ -133,11 +131,6 @@ def first_failure(exceptions: dict[int, Exception]) -> FirstFailure:
         first_line, *_ = text.strip().splitlines() or [kind.__name__]
         return FirstFailure(rank, f"rank {rank} failed: {first_line}")  # below is how to wait longer
     return FirstFailure(rank, f"{kind.__name__}: {text}")
-
-
-def gone(rank: int, died: str) -> str:
-    """Return what to say of a rank whose process is gone; `died` is Ray's message."""
-    return f"rank {rank} is gone: {ends.how_it_ended(died)}"
 
 
 def _is_gone(error: Exception) -> bool:

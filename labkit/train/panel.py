@@ -196,7 +196,7 @@ class TrainPanel(Panel):
     def receive(self, event: dict[str, Any]) -> None:
         """Take in an event, with what only this process knows: how a rank or a validation ended."""
         if event.get("kind") == "failure" and event.get("died"):
-            event = {**event, "text": callbacks.gone(event["rank"], event["died"])}
+            event = {**event, "text": f"{event['text']}: {ends.how_it_ended(event['died'])}"}
         elif event.get("kind") == "validation" and not event.get("done"):
             self._validators[event["path"]] = event.get("process")
         super().receive(event)
@@ -204,6 +204,8 @@ class TrainPanel(Panel):
     def failure_text(self, error: BaseException) -> str:
         if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
             failure = callbacks.first_failure(error.worker_failures)
+            if failure.died:
+                return f"{failure.text}: {ends.how_it_ended(failure.died)}"
             if failure.text.startswith(f"rank {failure.rank} "):
                 return failure.text
         if (ended := self._ended_validation(error)) is not None:

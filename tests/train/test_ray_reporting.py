@@ -29,6 +29,7 @@ from labkit.panel.reporters import NullReporter
 from labkit.panel.tracking import hooks
 from labkit.panel.tracking.mailbox import Mailbox
 from labkit.system import family
+from labkit.settings import Settings
 from labkit.train import TrainPanel
 from labkit.train.callbacks import ReportCallback, first_failure
 from labs import held_cpus, idle, interrupt_when, until
@@ -369,13 +370,9 @@ GLOO = RuntimeError("Traceback (most recent call last):\n  …\nRuntimeError: Co
 @pytest.mark.parametrize(
     "exceptions, rank, text",
     [
-        (
-            {0: GLOO, 1: DEAD},
-            1,
-            "rank 1 is gone: it may have crashed or been killed, and Ray doesn't know which",
-        ),
-        ({0: GLOO, 2: LOST}, 2, "rank 2 is gone: its node was lost"),
-        ({0: GLOO, 1: FULL}, 1, "rank 1 is gone: Ray killed it, because its node was running low on memory"),
+        ({0: GLOO, 1: DEAD}, 1, "rank 1 is gone"),
+        ({0: GLOO, 2: LOST}, 2, "rank 2 is gone"),
+        ({0: GLOO, 1: FULL}, 1, "rank 1 is gone"),
         ({0: OF_THE_LOOP}, 0, f"RayActorError: {OF_THE_LOOP}"),
         ({1: HUNG}, 1, "rank 1 failed: A worker health check has been hanging for 5 s."),
         ({0: GLOO, 1: GLOO}, 0, f"RuntimeError: {GLOO}"),
@@ -384,4 +381,18 @@ GLOO = RuntimeError("Traceback (most recent call last):\n  …\nRuntimeError: Co
 def test_the_failure_that_caused_the_others_is_told(exceptions, rank, text):
     failure = first_failure(exceptions)
     assert (failure.rank, failure.text) == (rank, text)
-    assert bool(failure.died) == (" is gone: " in text)
+    died = getattr(exceptions[rank], "health_check_failure", "") if text.endswith(" is gone") else ""
+    assert failure.died == str(died)
+
+
+def test_a_run_without_a_cluster_of_the_lab_has_rays_word_on_a_death(tmp_path):
+    panel = TrainPanel("run", settings=Settings(home=tmp_path), reporter=NullReporter())
+    panel.state.start()
+    for rank, died in ((0, LOST), (1, FULL), (2, DEAD)):
+        event = {"kind": "failure", "run": panel.run_id, "rank": rank, "text": f"rank {rank} is gone"}
+        panel.receive(event | {"died": str(died.health_check_failure)})
+    assert [failure.text for failure in panel.state.failures] == [
+        "rank 0 is gone: its node was lost",
+        "rank 1 is gone: Ray killed it, because its node was running low on memory",
+        "rank 2 is gone: it may have crashed or been killed, and Ray doesn't know which",
+    ]

@@ -116,3 +116,9 @@ def test_the_causes_of_an_exception_are_in_its_traceback():
         TrackedFunction(fails, RemoteTracker("run", None))()
     text = "".join(traceback.format_exception(raised.value))
     assert "KeyError: 'key'" in text and "in fails" in text and text.count("DataMissing: table films") == 1
+
+
+def test_what_a_controller_imports_needs_nothing_that_its_node_may_lack():
+    """A cluster that the lab didn't start has Ray and the source of labkit, and not its dependencies."""
+    code = "import sys, labkit.train.callbacks; sys.exit('labkit.cluster' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
