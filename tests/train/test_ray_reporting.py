@@ -28,8 +28,8 @@ from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
 from labkit.panel.tracking import hooks
 from labkit.panel.tracking.mailbox import Mailbox
-from labkit.system import family
 from labkit.settings import Settings
+from labkit.system import family
 from labkit.train import TrainPanel
 from labkit.train.callbacks import ReportCallback, first_failure
 from labs import held_cpus, idle, interrupt_when, until
