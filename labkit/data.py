@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
+from labkit.cluster import ends
 from labkit.cluster.connection import quiet
+from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
 from labkit.display.figures import GREY, figure_style
 from labkit.display.formatting import UNKNOWN, count, seconds, short
@@ -42,6 +44,8 @@ _HEAD = {  # widths in percent: a live table must not jump
     "operator": 28, "rows": 11, "blocks": 10, "tasks": 10, "task seconds": 12, "of them CPU": 12,
     "held back": 9, "MB": 8,
 }  # fmt: skip
+# How Ray's own workers end: by themselves, or by `ray.kill`.
+_ORDERLY = (0, 1)
 _CAUSE = "The above exception was the direct cause"
 # The notes that Ray Data adds to an exception: how often it tried, and how to let it try more often.
 _NOTES = re.compile(r"^(Failed to .* after \d+/\d+ attempts|To change retry attempts).*\n?", re.MULTILINE)
@@ -92,6 +96,7 @@ class ExecutionRun(Run):
     operators: list[OperatorState] = field(default_factory=list)  # of all datasets, in their order
     samples: Thinned = field(default_factory=lambda: Thinned(2000))  # (seconds, bytes in the object store)
     memory_peak: int = 0
+    deaths: list[int] = field(default_factory=list)  # exit statuses or signals of processes that ended
 
     @property
     def rows(self) -> int:
@@ -127,6 +132,13 @@ class ExecutionRun(Run):
         self.subtitle, self.steps = self.engine, [("dim", said)]
         self.tables = [Table(list(_HEAD), rows, widths=list(_HEAD.values()))] if rows else []
         self.result = joined(f"{self.rows:,} rows", rate) if rows else "nothing was executed here"
+        self.notes = [self._on_deaths()] if self.deaths else []
+
+    def _on_deaths(self) -> str:
+        """Return a line on worker processes that ended: Ray Data repeats their tasks and says nothing."""
+        # Without their number: each line that changes is another line of a log.
+        how = ends.ended_with(self.deaths[-1])
+        return f"a worker process is gone: {how}. Ray Data starts its tasks again, as often as that happens"
 
 
 class Follower(ExecutionCallback):
@@ -136,6 +148,7 @@ class Follower(ExecutionCallback):
         operators = [op for op in executor._topology if type(op).__name__ != "InputDataBuffer"]
         self._pairs = [(OperatorState(op.name), op) for op in operators]
         self._panel, self._next = DataPanel.current(), 0.0
+        self._ended_before = ends.exit_codes().keys()
         if self._panel is not None:
             with self._panel.update() as run:
                 run.operators += [known for known, _ in self._pairs]
@@ -158,6 +171,9 @@ class Follower(ExecutionCallback):
         with self._panel.update() as run:
             for known, op in self._pairs:
                 known.update(op, last=last)
+            codes = ends.exit_codes()
+            ended = [code for pid, code in codes.items() if pid not in self._ended_before]
+            run.deaths = [code for code in ended if code not in _ORDERLY]
             run.sample()
 
 
@@ -193,13 +209,15 @@ class DataPanel(LivePanel):
         callbacks = [os.environ.get(_CALLBACKS), f"{Follower.__module__}.{Follower.__name__}"]
         level = quiet(logging.CRITICAL)
         try:
-            with variables_set({_CALLBACKS: ",".join(filter(None, callbacks))}):
+            with variables_set({_CALLBACKS: ",".join(filter(None, callbacks))}), ends.quiet_deaths():
                 yield
         finally:
             quiet(level)
 
     def failure_text(self, error: BaseException) -> str:
         of_ray = isinstance(error, ray.exceptions.RayError)
+        if of_ray and ends.is_an_end(str(error)):
+            return f"a worker process is gone: {ends.how_it_ended(str(error))}"
         return tracebacks.shorten_text(_cause(error)) if of_ray else super().failure_text(error)
 
     def translate(self, error: BaseException) -> BaseException | None:
@@ -207,11 +225,20 @@ class DataPanel(LivePanel):
         of_data = any(name.startswith("ray.data.") for name in modules)
         if not of_data and not isinstance(error, ray.exceptions.RayError):
             return None
-        fix = "fix the line in the panel above, or the file or column that the error names"
-        return RunFailed(f"finish {self.state.name!r}", self.state.failures[-1].message, fix)
+        text = _cause(error) if isinstance(error, ray.exceptions.RayError) else tracebacks.formatted(error)
+        return RunFailed(f"finish {self.state.name!r}", self.state.failures[-1].message, _fix(text))
 
 
 def _cause(error: BaseException) -> str:
     """What happened in the worker: Ray Data appends an exception of its own, with advice."""
     text = _NOTES.sub("", str(error))
     return text.rpartition(_CAUSE)[0] or text
+
+
+def _fix(text: str) -> str:
+    """Return the fix for a formatted traceback; the panel shows a line only if one is the reader's own."""
+    if ends.is_an_end(text):
+        log = ends.log_of(ends.process_of(text))
+        return f"the last lines of {log} say more" if log else "`ray logs cluster` says more"
+    where = "the line in the panel above, or " if tracebacks.shows_own(text) else ""
+    return known_fix(text) or f"fix {where}the file or column that the error names"

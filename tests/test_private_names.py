@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler
+from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, ResourceChangingScheduler
 
-from labkit.cluster import connection, nodes
+from labkit.cluster import connection, ends, nodes
 from labkit.tune import trials
 
 _DATA = "ray.data._internal.execution"
+_TRAIN = "ray.train.v2._internal"
 
 # {the file that uses them: {module:attribute: what is lost without it}}
 RAY = {
@@ -30,6 +31,11 @@ RAY = {
     "labkit/cluster/nodes.py": {
         "ray.scripts.scripts:main": "`ray start` with another Python for its workers",
     },
+    "labkit/cluster/ends.py": {
+        "ray._private.ray_logging:stdout_deduplicator.skip_re": "a worker's death in one line",
+        f"{_TRAIN}.execution.checkpoint.validation_manager:run_validation_fn": "the same, of a validation",
+        "ray.data._internal.execution.operators.map_operator:_map_task": "the same, of Ray Data's tasks",
+    },
     "labkit/cluster/forkserver": {
         "ray.actor:ActorClassID.from_random": "forks: modules with actor classes draw ids at their import",
     },
@@ -39,17 +45,38 @@ RAY = {
     },
     "labkit/train/callbacks.py": {
         "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer._register_sigint_handler": "a quick Stop",
-        "ray._private.ray_logging:stdout_deduplicator.skip_re": "a worker's death in one line",
+        f"{_TRAIN}.exceptions:WorkerHealthCheckFailedError": "how a rank ended: `health_check_failure`",
+    },
+    "labkit/train/panel.py": {
+        "ray.train.v2.api.config:RunConfig.storage_context": "a RunConfig serves one run only",
+    },
+    "labkit/train/hang.py": {
+        "ray.train.v2._internal.execution.context:TrainContext._sync_checkpoint_dir_name_across_ranks": (
+            "a rank that waits in report is shown by another function's name"
+        ),
+        "ray.train.v2._internal.execution.train_fn_utils:DistributedTrainFnUtils.broadcast_from_rank_zero": (
+            "the same"
+        ),
+        "ray.train.v2._internal.execution.storage:StorageContext.persist_current_checkpoint": (
+            "a rank that uploads its checkpoint is shown by another function's name"
+        ),
+        "torch.autograd.graph:_engine_run_backward": "a rank that waits in backward() has no word for it",
+        "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter._try_get_data": (
+            "a rank that waits for a loader's process has no word for it"
+        ),
     },
     "labkit/data.py": {
         f"{_DATA}.execution_callback:ExecutionCallback.on_execution_step": "the panel of Ray Data",
         "ray.data.context:EXECUTION_CALLBACKS_ENV_VAR": "the panel of Ray Data",
+        f"{_DATA}.operators.input_data_buffer:InputDataBuffer": "a row without work in the panel's table",
+        f"{_DATA}.interfaces.physical_operator:PhysicalOperator.get_stats": "task seconds in the table",
     },
     "labkit/tune/trials.py": {
         "ray.air.execution.resources.placement_group:remove_placement_group": "CPUs that Ray loses",
         "ray.train._internal.storage:StorageContext.experiment_driver_staging_path": "files of a sweep",
         "ray.tune.experiment:Trial.error_file": "why a trial failed",
         "ray.tune.result:AUTO_RESULT_KEYS": "Tune's own figures are listed among the metrics",
+        "ray.tune.result:DONE": "trials that were ended while paused count as finished",
         "ray.tune.tune:_setup_signal_catching": "an interrupted sweep counts as finished",
     },
 }
@@ -97,6 +124,60 @@ TEXTS = {
     "_private/workers/setup_worker.py": "exec_worker",
     "data/_internal/logging.py": "RAY_DATA_LOG_LEVEL",
 }
+# Phrases, by the files of Ray that have them: the file of labkit that looks for them, and what is lost.
+_GCS, _RAYLET = "core/src/ray/gcs/gcs_server", "core/src/ray/raylet/raylet"
+_CHECKPOINTS = "train/v2/_internal/execution/checkpoint/checkpoint_manager.py"
+PHRASES = {
+    **{
+        (file, phrase): ("labkit/cluster/ends.py", "how a process ended")
+        for file, phrases in {
+            _GCS: ("worker process has died", "is dead because", "node has died", "Worker exit detail: "),
+            _RAYLET: (ends.LOW_MEMORY, "connection error code"),
+            "_raylet.so": ("exits with an exit code ",),
+            "exceptions.py": ("died unexpectedly", "executing this task", "\\tpid: {cause.pid}"),
+        }.items()
+        for phrase in phrases
+    },
+    **{
+        (_CHECKPOINTS, key): ("labkit/train/callbacks.py", "`reported_checkpoints`")
+        for key in (
+            "checkpoint_report_indices",
+            "checkpoint_results",
+            "checkpoint_dir_name",
+            "pending_training_results",
+            "validated_checkpoint_dir_names",
+            "failed_validation_checkpoint_dir_names",
+            "timed_out_validation_checkpoint_dir_names",
+        )
+    },
+    ("train/v2/_internal/constants.py", "checkpoint_manager_snapshot.json"): (
+        "labkit/train/callbacks.py",
+        "`reported_checkpoints`",
+    ),
+    (_RAYLET, "A worker died or was killed"): ("labkit/cluster/ends.py", "a death in one line"),
+    ("train/v2/_internal/exceptions.py", "self.health_check_failure = "): (
+        "labkit/train/callbacks.py",
+        "which rank is gone",
+    ),
+    ("train/v2/api/config.py", "ray_train_run-"): ("labkit/train/panel.py", "names of runs that have none"),
+    **{
+        ("train/v2/api/data_parallel_trainer.py", f"self.{name} = "): ("labkit/train/panel.py", "TrainPanel")
+        for name in ("train_loop_per_worker", "train_loop_config", "validation_config", "run_config")
+    },
+    ("train/v2/_internal/execution/worker_group/thread_runner.py", "TrainingThread"): (
+        "labkit/train/hang.py",
+        "which thread runs the loop",
+    ),
+    ("data/_internal/execution/streaming_executor.py", "self._topology"): (
+        "labkit/data.py",
+        "the operators of an execution",
+    ),
+    ("data/block.py", "exec_stats"): ("labkit/data.py", "task seconds in the panel's table"),
+    ("tune/execution/tune_controller.py", "did not include the "): (
+        "labkit/tune/trials.py",
+        "which metrics there are, where the one that is compared is missing",
+    ),
+}
 # What a running pipeline's operators measure.
 MEASURES = (
     "obj_store_mem_used", "row_outputs_taken", "block_outputs_taken", "bytes_outputs_taken",
@@ -130,7 +211,16 @@ def test_ray_datas_operators_still_measure(measure):
 def test_a_text_is_still_in_rays_files(path):
     file = Path(ray.__file__).parent / path
     found = file.is_file() and TEXTS[path].encode() in file.read_bytes()
-    assert found, gone(f"text {TEXTS[path]!r} in {path}", "labkit/cluster", "a check before ray.init()")
+    assert found, gone(f"ray.{path}: {TEXTS[path]!r}", "labkit/cluster", "a check before ray.init()")
+
+
+@pytest.mark.parametrize(("path", "phrase"), PHRASES)
+def test_a_phrase_is_still_in_rays_files(path, phrase):
+    file, lost = PHRASES[path, phrase]
+    source = Path(ray.__file__).parent / path
+    with source.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        found = content.find(phrase.encode()) >= 0
+    assert found, gone(f"ray.{path}: {phrase!r}", file, lost)
 
 
 @pytest.mark.parametrize("name", connection.FORKED)
@@ -145,6 +235,8 @@ def test_tune_still_has_what_only_its_objects_show(tmp_path):
     run = tune.RunConfig(name="new", storage_path=str(tmp_path))
     tuner = tune.Tuner(lambda config: None, run_config=run)
     asha, trial = ASHAScheduler(), tune.experiment.Trial("none", stub=True)
+    hyperband = HyperBandScheduler(metric="score", mode="max")
+    bracket = hyperband._create_bracket(1)
     owners = {
         tuner: ["_local_tuner"],
         tuner._local_tuner: [
@@ -157,6 +249,9 @@ def test_tune_still_has_what_only_its_objects_show(tmp_path):
         asha: ["_metric", "_mode", "_max_t", "_brackets", "_time_attr"],
         tune.search.ConcurrencyLimiter(tune.search.Searcher("loss", "min"), 1): ["_metric", "_mode"],
         asha._brackets[0]: ["_rungs"],
+        hyperband: ["_trial_info", "_time_attr"],
+        bracket: ["_halves", "_cumul_r"],
+        ResourceChangingScheduler(asha): ["_base_scheduler"],
         tune.with_resources(lambda config: None, {"CPU": 1}): ["_resources"],
         trial: ["run_metadata", "storage", "placement_group_factory"],
         trial.run_metadata: ["last_result"],

@@ -3,12 +3,17 @@
 import math
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.display.formatting import plural, size
 from labkit.errors import LabError, expect_int
 
+_BYTES = {"memory": "memory", "object_store_memory": "object store"}  # resources that are counted in bytes
+_ACCELERATOR = "accelerator_type:"  # and its name: a resource of a node with that kind of GPU
+_STANDARD = ("CPU", "GPU", "TPU", "memory")
+_OF_A_NODE = "node:"  # Ray's own resource of one node; only Ray knows which node that is
 QUIET_FOR = 20.0  # seconds without news of a run after which its panel says what it waits for
 
 
@@ -21,6 +26,8 @@ class Node:
     alive: bool  # False once Ray has noticed that it is gone
     resources: dict[str, float]  # logical resources, such as {"CPU": 2.0}
     address: str  # its IP address
+    labels: dict[str, str] = field(default_factory=dict)
+    accelerators: frozenset[str] = frozenset()  # kinds of its GPUs and the like, such as "T4"
 
     @property
     def cpus(self) -> float:
@@ -36,22 +43,38 @@ def check_worker_capacity(
     nodes: list[Node],
     *,
     workers: int,
-    cpus_per_worker: float = 1,
-    gpus_per_worker: float = 0,
+    each: Mapping[str, float],
+    strategy: str = "PACK",
+    labels: Sequence[Mapping[str, str]] = (),
     data: bool = False,
     ours: bool = False,
 ) -> None:
-    """See `Cluster.check_capacity`; `ours` is as in `_refuse`."""
+    """Refuse workers that never fit; see `Cluster.check_capacity`. `ours` is as in `_refuse`.
+
+    Args:
+        each: resources of one worker.
+        strategy: of their placement group. STRICT_PACK wants one node for all workers, STRICT_SPREAD one for
+            each.
+        labels: that the node of each worker must have, as Ray's label selectors; () for none.
+    """
     expect_int("start workers", "workers", workers)
-    each = {"CPU": cpus_per_worker} | ({"GPU": gpus_per_worker} if gpus_per_worker else {})
-    attempt = f"start {workers} worker{'s' * (workers != 1)} with {_amounts(each)} each"
-    more = "lab.add_node(cpus=…)" if ours else "a larger cluster"
-    places = sum(_places(node, each) for node in nodes)
-    used, cpus = workers * cpus_per_worker, sum(node.cpus for node in nodes)
-    if places < workers:
-        fact = f"the cluster has room for {places} of them ({_available(nodes, each)})"
-        fix = f"num_workers={places}, or {more}" if places else f"ask for less per worker, or {more}"
-        _refuse(attempt, fact, fix, ours=ours)
+    each = {name: amount for name, amount in each.items() if amount}
+    attempt = f"start {plural(workers, 'worker')}" + (f" with {_amounts(each)} each" if each else "")
+    _refuse_wrong_case(nodes, each, attempt=attempt, ours=ours)
+    _refuse_labels(nodes, labels, attempt=attempt, ours=ours)
+    if labels and all(selector == labels[0] for selector in labels):
+        nodes = [node for node in nodes if _has_labels(node, labels[0])]
+    more = _node_with(each, ours=ours) if _not_standard(each) or ours else "a larger cluster"
+    if _lacks_memory(nodes, each):
+        more = ""
+    room, why, fix = _room([_places(node, each) for node in nodes], strategy)
+    used, cpus = workers * each.get("CPU", 0), sum(node.cpus for node in nodes)
+    if room < workers:
+        fact = f"the cluster has room for {room} of them{why} ({_available(nodes, each)})"
+        kind = any(name.startswith(_ACCELERATOR) for name in each)
+        less = "leave accelerator_type out" if kind else "ask for less per worker"
+        fewer = f"num_workers={room}" if room else less
+        _refuse(attempt, fact, ", or ".join(filter(None, (fix, fewer, more))), ours=ours)
     elif data and cpus - used < 1:
         fact = f"they would use {used:g} of {cpus:g} CPUs, and the data pipeline needs one itself"
         fix = f"one worker fewer, resources_per_worker={{'CPU': 0.5}}, or {more}"
@@ -61,52 +84,168 @@ def check_worker_capacity(
 def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str, ours: bool = True) -> None:
     """Refuse a task that no node could ever run, not even if nothing else ran.
 
-    `options`: num_cpus (default 1), num_gpus and resources, as for ``ray.remote``. Labels are ignored.
+    `options`: as for ``ray.remote``: num_cpus (default 1), num_gpus, memory, resources, accelerator_type and
+    label_selector.
     """
-    asked = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus")}
-    each = {name: amount for name, amount in (asked | (options.get("resources") or {})).items() if amount}
+    cpus = options.get("num_cpus")
+    asked = {"CPU": 1 if cpus is None else cpus, "GPU": options.get("num_gpus")}
+    asked |= {"memory": options.get("memory")} | dict(options.get("resources") or {})
+    if kind := options.get("accelerator_type"):
+        asked[f"{_ACCELERATOR}{kind}"] = 0.001
+    each = {name: amount for name, amount in asked.items() if amount}
+    selector = options.get("label_selector") or {}
+    _refuse_labels(nodes, [selector], attempt=attempt, ours=ours)
+    nodes = [node for node in nodes if _has_labels(node, selector)] or nodes
     check_bundles_fit(nodes, [each], attempt=attempt, ours=ours)
 
 
 def check_bundles_fit(
-    nodes: list[Node], bundles: Sequence[dict[str, float]], *, attempt: str, ours: bool = True
+    nodes: list[Node],
+    bundles: Sequence[Mapping[str, float]],
+    *,
+    attempt: str,
+    strategy: str = "PACK",
+    ours: bool = True,
 ) -> None:
     """Refuse resources that are needed together, each bundle of one node, and that the nodes never have."""
-    # `Cluster.nodes` leaves out names such as "node:10.0.0.7" and "accelerator_type:T4", which are Ray's own.
-    bundles = [{name: amount for name, amount in each.items() if ":" not in name} for each in bundles]
-    together = sum(map(Counter, bundles), Counter())
+    # Ray knows names of its own, such as "node:10.0.0.7".
+    bundles = [
+        {name: n for name, n in each.items() if n and not name.startswith(_OF_A_NODE)} for each in bundles
+    ]
+    together = dict(sum(map(Counter, bundles), Counter()))
     have = sum((Counter(node.resources) for node in nodes), Counter())
+    _refuse_wrong_case(nodes, together, attempt=attempt, ours=ours)
+    fix = "ask for less"
     if lacking := [each for each in bundles if not any(_places(node, each) for node in nodes)]:
         each = dict(sorted(lacking[0].items()))
         fact = f"each needs {_amounts(each)} of one node, and no node has that ({_available(nodes, each)})"
-    elif any(amount > have[name] + 1e-6 for name, amount in together.items()):
+    elif strategy == "STRICT_PACK" and not any(_places(node, together) for node in nodes):
+        fact = f"each needs {_amounts(together)} of one node, because its strategy is STRICT_PACK, and no "
+        fact, fix = f"{fact}node has that ({_available(nodes, together)})", 'strategy="PACK"'
+    elif strategy == "STRICT_SPREAD" and len(bundles) > len(nodes):
+        fact = f"each needs {plural(len(bundles), 'node')}, because its strategy is STRICT_SPREAD, and the "
+        fact, fix = f"{fact}cluster has {plural(len(nodes), 'node')}", 'strategy="SPREAD"'
+    elif any(amount > have[name] + 1e-6 for name, amount in together.items() if ":" not in name):
         fact = f"each needs {_amounts(together)}, and all nodes together have less "
         fact += f"({_available(nodes, together)})"
     else:
         return
-    own = [name for name in together if name not in ("CPU", "GPU", "memory", "object_store_memory")]
-    node = f"lab.add_node(cpus=…, resources={{{own[0]!r}: …}})" if own else "lab.add_node(cpus=…)"
-    _refuse(attempt, fact, f"ask for less, or {node if ours else 'add a node that has it'}", ours=ours)
+    more = "" if _lacks_memory(nodes, together) else f", or {_node_with(together, ours=ours)}"
+    _refuse(attempt, fact, fix + more, ours=ours)
 
 
-def _places(node: Node, each: dict[str, float]) -> int:
-    """How many times a node has these resources."""
-    times = (math.floor(node.resources.get(name, 0) / n + 1e-9) for name, n in each.items() if n)
+def _room(places: list[int], strategy: str) -> tuple[int, str, str]:
+    """Return how many equal bundles fit, why not more if that is the strategy's fault, and the fix for that.
+
+    `places` has for each node how many fit on it.
+    """
+    if strategy == "STRICT_SPREAD":
+        number = "is one" if len(places) == 1 else f"are {len(places)}"
+        why = f", because STRICT_SPREAD puts each on a node of its own and there {number}"
+        return sum(map(bool, places)), why, 'placement_strategy="SPREAD"'
+    if strategy == "STRICT_PACK" and len(places) > 1:
+        why = ", because STRICT_PACK puts all of them on one node"
+        return max(places), why, 'placement_strategy="PACK"'
+    return sum(places), "", ""
+
+
+def _places(node: Node, each: Mapping[str, float]) -> int:
+    """Return how many times a node has these resources."""
+    kinds = {name.removeprefix(_ACCELERATOR) for name in each if name.startswith(_ACCELERATOR)}
+    if not kinds <= node.accelerators:
+        return 0
+    counted = ((name, n) for name, n in each.items() if n and ":" not in name)
+    times = (math.floor(node.resources.get(name, 0) / n + 1e-9) for name, n in counted)
     return min(times, default=10**6)
 
 
-def _amounts(each: dict[str, float]) -> str:
-    return " and ".join(f"{amount:g} {name}" for name, amount in each.items())
+def _lacks_memory(nodes: list[Node], each: Mapping[str, float]) -> bool:
+    """Return whether no node has that much memory: one more node of the same machine wouldn't either."""
+    most = {name: max((node.resources.get(name, 0) for node in nodes), default=0) for name in _BYTES}
+    return any(each.get(name, 0) > amount for name, amount in most.items())
 
 
-def _available(nodes: list[Node], each: dict[str, float]) -> str:
-    """What each node has of these resources."""
-    has = [" ".join([n.name, *(f"{n.resources.get(one, 0):g} {one}" for one in each)]) for n in nodes]
+def _not_standard(each: Mapping[str, float]) -> list[str]:
+    return [name for name in each if name not in (*_STANDARD, *_BYTES)]
+
+
+def _node_with(each: Mapping[str, float], *, ours: bool) -> str:
+    """Return how to get a node that has these resources."""
+    own = _not_standard(each)
+    kinds = [name.removeprefix(_ACCELERATOR) for name in own if name.startswith(_ACCELERATOR)]
+    if kinds:
+        return f"connect to a cluster that has a {kinds[0]}"
+    if not ours:
+        return "add a node that has it"
+    return f"lab.add_node(cpus=…, resources={{{own[0]!r}: …}})" if own else "lab.add_node(cpus=…)"
+
+
+def _refuse_wrong_case(nodes: list[Node], each: Mapping[str, float], *, attempt: str, ours: bool) -> None:
+    """Refuse "cpu": Ray takes it for a custom resource, next to its CPU."""
+    right = {name.lower(): name for name in _STANDARD}
+    for name, amount in each.items():
+        meant = right.get(name.lower(), name)
+        if meant != name and not any(node.resources.get(name) for node in nodes):
+            fact = f"no node has the resource {name!r}, and Ray's own is spelled {meant!r}"
+            fix = f"{{{meant!r}: {amount:g}}} in place of {{{name!r}: {amount:g}}}"
+            _refuse(attempt, fact, fix, ours=ours)
+
+
+def _refuse_labels(
+    nodes: list[Node], selectors: Sequence[Mapping[str, str]], *, attempt: str, ours: bool
+) -> None:
+    """Refuse labels that no node has."""
+    for selector in selectors:
+        if selector and not any(_has_labels(node, selector) for node in nodes):
+            labels = ({name: node.labels.get(name) for name in selector} for node in nodes)
+            has = ", ".join(f"{node.name} {of_node}" for node, of_node in zip(nodes, labels, strict=True))
+            fact = (
+                f"each needs a node with the labels {dict(selector)}, and none has them ({has or 'no node'})"
+            )
+            fix = "leave label_selector out, or use a cluster with such a node"
+            _refuse(attempt, fact, fix, ours=ours)
+            return
+
+
+def _has_labels(node: Node, selector: Mapping[str, str]) -> bool:
+    """Return whether a node has labels as Ray's selectors want them: "a", "!a", "in(a,b)" or "!in(a,b)"."""
+    for name, wanted in selector.items():
+        wanted = wanted.strip()
+        values = wanted.removeprefix("!").removeprefix("in(").removesuffix(")").split(",")
+        is_among = node.labels.get(name) in [value.strip() for value in values]
+        if is_among == wanted.startswith("!"):
+            return False
+    return True
+
+
+def _amounts(each: Mapping[str, float]) -> str:
+    return " and ".join(_amount(name, amount) for name, amount in each.items())
+
+
+def _amount(name: str, amount: float) -> str:
+    """Return an amount in words: ``2 CPU``, ``640 GB memory``, ``an accelerator of type T4``."""
+    if name in _BYTES:
+        return f"{size(amount)} {_BYTES[name]}"
+    if name.startswith(_ACCELERATOR):
+        return f"an accelerator of type {name.removeprefix(_ACCELERATOR)}"
+    return f"{amount:g} {name}"
+
+
+def _available(nodes: list[Node], each: Mapping[str, float]) -> str:
+    """Return what each node has of these resources."""
+    has = [" ".join([node.name, *(_has(node, name) for name in each)]) for node in nodes]
     return ", ".join(has) or "no node"
 
 
+def _has(node: Node, name: str) -> str:
+    kind = name.removeprefix(_ACCELERATOR)
+    if kind != name:
+        return f"{'with' if kind in node.accelerators else 'without'} a {kind}"
+    return _amount(name, node.resources.get(name, 0))
+
+
 def waits_for(turns: Sequence[list[dict[str, float]]] = ()) -> str:
-    """What the first placement group of this job that waits wants, and what is free of it; "" if none waits.
+    """Return what the first placement group of this job that waits wants, and what is free; "" if none waits.
 
     `turns` are bundles of trials: while one of them has its group, the others wait for their turn.
     """
@@ -114,19 +253,43 @@ def waits_for(turns: Sequence[list[dict[str, float]]] = ()) -> str:
 
     job, table = ray.get_runtime_context().get_job_id(), ray.util.placement_group_table()
     groups = [group for id, group in table.items() if id.endswith(job)]
-    made, wanted = (
-        [[*group["bundles"].values()] for group in groups if group["state"] == state]
-        for state in ("CREATED", "PENDING")
-    )
+    made = [[*group["bundles"].values()] for group in groups if group["state"] == "CREATED"]
+    waiting = [group for group in groups if group["state"] == "PENDING"]
     excused = turns if any(bundles in turns for bundles in made) else ()
-    asked = next((bundles for bundles in wanted if bundles not in excused), [])
-    amounts = sum(map(Counter, asked), Counter())
+    wanted = [group for group in waiting if [*group["bundles"].values()] not in excused]
+    if not wanted:
+        return ""
+    bundles, strategy = [*wanted[0]["bundles"].values()], wanted[0].get("strategy", "PACK")
+    return words_on_a_wait(bundles, strategy, ray.available_resources(), ray.cluster_resources())
+
+
+def words_on_a_wait(
+    bundles: list[dict[str, float]], strategy: str, free: Mapping[str, float], there: Mapping[str, float]
+) -> str:
+    """Return a line on what is waited for; `free` is what the cluster has left of what is `there`."""
+    amounts = sum(map(Counter, bundles), Counter())
     if not amounts:
         return ""
-    free, there = ray.available_resources(), ray.cluster_resources()
-    told = [f"{n:g} {one} ({free.get(one, 0):g} of {there.get(one, 0):g} free)" for one, n in amounts.items()]
+    words = " and ".join(_awaited(name, amount, free, there) for name, amount in amounts.items())
+    is_free = all(free.get(name, 0) >= amount for name, amount in amounts.items())
+    if is_free and len(bundles) > 1 and strategy == "STRICT_SPREAD":
+        where = f"on {len(bundles)} different nodes (STRICT_SPREAD)"
+        return f'waiting for {words} {where}: placement_strategy="SPREAD", or add a node'
+    if is_free and len(bundles) > 1 and strategy == "STRICT_PACK":
+        fix = 'placement_strategy="PACK", or a larger node'
+        return f"waiting for {words} on one node (STRICT_PACK): {fix}"
     fix = "ask for less, end what holds the rest, or add a node; if nothing holds it, start the cluster again"
-    return f"waiting for {' and '.join(told)}: {fix}"
+    return f"waiting for {words}: {fix}"
+
+
+def _awaited(name: str, amount: float, free: Mapping[str, float], there: Mapping[str, float]) -> str:
+    if name.startswith(_ACCELERATOR) and not there.get(name):
+        return f"{_amount(name, amount)} (no node has one)"
+    if name.startswith(_ACCELERATOR):
+        return _amount(name, amount)
+    if name in _BYTES:
+        return f"{_amount(name, amount)} ({size(free.get(name, 0))} of {size(there.get(name, 0))} free)"
+    return f"{_amount(name, amount)} ({free.get(name, 0):g} of {there.get(name, 0):g} free)"
 
 
 def _refuse(attempt: str, fact: str, fix: str, *, ours: bool) -> None:

@@ -61,6 +61,10 @@ class Cluster:
                 # Ray counts internals among the resources ("node:10.0.0.7"); no learner asks for those.
                 resources={k: v for k, v in n.get("Resources", {}).items() if ":" not in k},
                 address=n["NodeManagerAddress"],
+                labels=dict(n.get("Labels", {})),
+                accelerators=frozenset(
+                    k.partition(":")[2] for k in n.get("Resources", {}) if k.startswith("accelerator_type:")
+                ),
             )
             for n in ray.nodes()
         ]
@@ -154,8 +158,8 @@ class Cluster:
         Raises:
             LabError: with the numbers, and what to change.
         """
-        each = {"cpus_per_worker": cpus_per_worker, "gpus_per_worker": gpus_per_worker}
-        check_worker_capacity(self.nodes, workers=workers, data=data, ours=self.is_ours, **each)
+        each = {"CPU": cpus_per_worker, "GPU": gpus_per_worker}
+        check_worker_capacity(self.nodes, workers=workers, each=each, data=data, ours=self.is_ours)
 
     # -- how it displays itself ---------------------------------------------------------------------
 
@@ -180,6 +184,13 @@ class Cluster:
             where += f" · some workers start slowly, as new Pythons ({why})"
         table = cards.table(("node", "state", "CPUs", "GPUs", "object store", "address"), rows)
         return str(cards.card("Ray cluster", ("ok", "running"), cards.rule(table), dim=where))
+
+    def exit_codes(self) -> dict[int, int]:
+        """Return, by pid, how the workers ended that this process had forked.
+
+        An exit status, or minus the number of a signal. Ray starts some workers itself, which aren't here.
+        """
+        return {}
 
     def _not_forked(self) -> str:
         """Why Ray starts workers of this process as new Pythons although they should be forked."""

@@ -228,6 +228,9 @@ class LocalCluster(Cluster):
     def _is_in_use(self) -> bool:
         return bool(supervision.users(self._home).get(GROUP))
 
+    def exit_codes(self) -> dict[int, int]:
+        return self.preloader.exit_codes() if self.preloader is not None else {}
+
     def _not_forked(self) -> str:
         return self.preloader.not_forked(node.name for node in self.nodes) if self.preloader else ""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from labkit.cluster.forkserver.worker import REFUSED
+from labkit.cluster.forkserver.worker import ENDS, REFUSED
 from labkit.cluster.variables import Changes
 from labkit.errors import LabError
 from labkit.files import atomic_write
@@ -156,6 +156,15 @@ class Preloader:
                 lines += self._log_of(node).read_text(errors="replace").splitlines()
         return next((line for line in reversed(lines) if line.startswith(REFUSED)), "")
 
+    def exit_codes(self) -> dict[int, int]:
+        """Return, by pid, how forked workers ended: an exit status, or minus the number of a signal."""
+        codes = {}
+        for _, path in self._servers.values():
+            with contextlib.suppress(OSError):  # none of its workers has ended
+                lines = Path(f"{path}{ENDS}").read_text().splitlines()
+                codes |= {int(pid): int(code) for pid, code in map(str.split, lines)}
+        return codes
+
     def _log_of(self, node: str) -> Path:
         """What the server of a node could not import, and which requests it refused."""
         return self._folder / f"forkserver-{node}.log"
@@ -168,4 +177,5 @@ class Preloader:
         process_info.terminate(servers, grace=3)
         for _, path in self._servers.values():
             path.unlink(missing_ok=True)
+            Path(f"{path}{ENDS}").unlink(missing_ok=True)
         self._servers.clear()

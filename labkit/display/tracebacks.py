@@ -24,7 +24,11 @@ def shorten(error: BaseException) -> str:
     """The short form of an exception of this process."""
     if isinstance(error, BaseExceptionGroup):
         return f"{shorten(error.exceptions[0])}\n{type(error).__name__}: {error}"
-    return shorten_text("".join(traceback.format_exception(error)))
+    return shorten_text(formatted(error))
+
+
+def formatted(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
 
 
 def shorten_text(text: str) -> str:
@@ -43,6 +47,12 @@ def shorten_text(text: str) -> str:
     return "\n".join(lines).strip() or text.strip()[-_MESSAGE_WIDTH:] or "no message"
 
 
+def shows_own(text: str) -> bool:
+    """Return whether the short form of a formatted traceback has a line of the reader's own code."""
+    frames, _ = _parse(text)
+    return any(is_own(file) for file, _, _ in frames)
+
+
 def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
     """(frames, lines of the message) of the last exception in `text`, which is what the reader sees."""
     *_, last = _HEAD.split("\n".join(text.splitlines()))  # before the last head was the cause
@@ -56,7 +66,8 @@ def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
 def is_own(file: str) -> bool:
     """Whether a file is the reader's, and not Python's, an installed package's or labkit's."""
     path, package = Path(file), Path(labkit.__file__).parent
-    if file.startswith("<frozen") or path.is_relative_to(_LIBRARY):
+    compiled = path.suffix in (".pyx", ".pxi", ".pxd")  # of a package in Cython, without its folder
+    if compiled or file.startswith("<frozen") or path.is_relative_to(_LIBRARY):
         return False
     if {"site-packages", "dist-packages"} & set(path.parts):
         return False

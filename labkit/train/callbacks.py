@@ -4,31 +4,42 @@ Ray Train calls a `UserCallback` in the run's controller for reports and failure
 `ReportCallback` sends those. `ReportingValidator` wraps the validation function and reports when it began and
 how it ended. Pickled into those processes, the panel that each has becomes a `RemoteTracker`.
 
-This is the one file that uses private names of Ray Train.
+It uses names that Ray Train does not document; `tests/test_private_names.py` lists them, with their files.
 """
 
 import contextlib
 import functools
 import json
+import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.fs
 import ray
 import ray.train
-from ray._private import ray_logging
-from ray.train import ReportedCheckpoint, ReportedCheckpointStatus
 
 from labkit.errors import LabError
+from labkit.panel.tracking.sendable import message_of, raise_sendable
+
+try:
+    from ray.train import ReportedCheckpoint, ReportedCheckpointStatus
+except ImportError as error:
+    value = os.environ.get("RAY_TRAIN_V2_ENABLED", "not set")
+    raise LabError(
+        "follow runs of Ray Train",
+        f"RAY_TRAIN_V2_ENABLED is {value!r}, so this process has Ray Train's first version",
+        "unset RAY_TRAIN_V2_ENABLED where it is set, or os.environ.pop('RAY_TRAIN_V2_ENABLED', None) in the "
+        "first cell, and restart the kernel",
+    ) from error
 
 _MAX_TEXT, _MAX_REASON = 10_000, 500  # characters of an error that are sent
 _PATIENCE = 3.0  # seconds that a controller has to abort its run
-_DEATH = re.compile("^A worker died or was killed")  # how the raylet's message begins
+_GONE = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError)
 _LOW_IS_GOOD = re.compile(r"(^|[^a-z])(loss|error|mse|rmse|mae|perplexity)$")  # at the end of a metric's name
 _STATUSES = {  # Ray's words; the panel's, and the name of the list in the store that has its checkpoints
     "COMMITTED": ("committed", None),
@@ -58,8 +69,8 @@ class ReportCallback(ray.train.UserCallback):
             self.panel.send(kind="checkpoint", path=checkpoint.path, **about)
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        rank, text = first_failure(worker_exceptions)
-        self.panel.send(kind="failure", rank=rank, text=text[:_MAX_TEXT])
+        rank, text, died = first_failure(worker_exceptions)
+        self.panel.send(kind="failure", rank=rank, text=text[:_MAX_TEXT], died=died[:_MAX_TEXT])
 
 
 class ReportingValidator:
@@ -70,7 +81,8 @@ class ReportingValidator:
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, checkpoint: ray.train.Checkpoint, **kwargs: Any) -> dict[str, Any]:
-        self.panel.send(kind="validation", path=checkpoint.path)
+        self.panel.send(kind="validation", path=checkpoint.path, process=os.getpid())
+        self.panel.flush()  # the process may end in the function
         began, text = time.perf_counter(), ""
         try:
             metrics = self.fn(checkpoint, **kwargs)
@@ -78,34 +90,52 @@ class ReportingValidator:
                 text = f"it returned {type(metrics).__name__}, and a dict of metrics is wanted"
             return metrics
         except BaseException as error:
-            lines = str(error).strip().splitlines()
+            lines = message_of(error).strip().splitlines()
             if isinstance(error, ray.exceptions.RayError | ray.train.TrainingFailedError):
                 lines = lines[-1:]  # its text is a traceback of another process
             text = f"{type(error).__name__}: {' '.join(lines)}"[:_MAX_REASON]
-            raise
+            # Ray ends the run if it can't unpickle the exception, or if the process exits.
+            raise_sendable(error, wrap=isinstance(error, SystemExit))
         finally:
             seconds = time.perf_counter() - began
             self.panel.send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
             self.panel.flush()
 
 
-def first_failure(exceptions: dict[int, Exception]) -> tuple[int, str]:
-    """The rank whose failure most likely caused those of the others, and what to say about it.
+class FirstFailure(NamedTuple):
+    """The failure of a run that most likely caused the others.
 
-    A process that dies says nothing, and lets the others fail because they lost their connection to it. The
-    text begins with ``rank N`` where no exception of the reader's function tells what happened.
+    Attributes:
+        text: what to say about it. It begins with ``rank N`` where no exception of the loop tells more.
+        died: Ray's message, if the rank's process is gone; the kernel knows more about that.
     """
-    causes = {rank: getattr(error, "health_check_failure", error) for rank, error in exceptions.items()}
-    dead = [rank for rank, cause in causes.items() if isinstance(cause, ray.exceptions.RayActorError)]
-    rank = min(dead or causes)
-    kind, text = type(causes[rank]), str(causes[rank])
-    if dead:
-        why = "its node was lost" if "node has died" in text else "killed, or out of memory"
-        return rank, f"rank {rank} is gone: {why}"
+
+    rank: int
+    text: str
+    died: str = ""
+
+
+def first_failure(exceptions: dict[int, Exception]) -> FirstFailure:
+    """Return the failure that most likely caused those of the other ranks.
+
+    A process that dies says nothing, and lets the others fail because they lost their connection to it.
+    """
+    ended = {rank: error.health_check_failure for rank, error in exceptions.items() if _is_gone(error)}
+    if ended:
+        rank = min(ended)
+        return FirstFailure(rank, f"rank {rank} is gone", str(ended[rank]))
+    rank = min(exceptions)
+    cause = getattr(exceptions[rank], "health_check_failure", exceptions[rank])
+    kind, text = type(cause), str(cause)
     if kind.__module__.startswith("ray.train.") and "Traceback" not in text:
         first_line, *_ = text.strip().splitlines() or [kind.__name__]
-        return rank, f"rank {rank} failed: {first_line}"  # the lines below say how to wait longer
-    return rank, f"{kind.__name__}: {text}"
+        return FirstFailure(rank, f"rank {rank} failed: {first_line}")  # below is how to wait longer
+    return FirstFailure(rank, f"{kind.__name__}: {text}")
+
+
+def _is_gone(error: Exception) -> bool:
+    """Return whether a rank's process is gone. An actor that the loop itself uses may die as well."""
+    return isinstance(getattr(error, "health_check_failure", None), _GONE)
 
 
 def _bytes_of(checkpoint: ray.train.Checkpoint) -> int | None:
@@ -163,17 +193,6 @@ class Interrupts:
         signal.signal(signal.SIGINT, abort)
         if self.came:
             abort()
-
-
-@contextlib.contextmanager
-def quiet_deaths() -> Iterator[None]:
-    """Within the block Ray does not print that a worker died: the panel says it in one line."""
-    printer = ray_logging.stdout_deduplicator
-    before, printer.skip_re = printer.skip_re, _DEATH
-    try:
-        yield
-    finally:
-        printer.skip_re = before
 
 
 # -- checkpoints ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ other, the stacks of all ranks tell for whom the others wait.
 """
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def _is_here(node: str) -> bool:
 
 def _frames(pid: int, *, frozen: bool) -> list[dict]:
     """The frames of the thread that runs the training loop, innermost first; none without it."""
-    command = [str(Path(sys.executable).with_name("py-spy")), "dump", "--json", "--pid", str(pid)]
+    command = [_py_spy(), "dump", "--json", "--pid", str(pid)]
     command += ["--nonblocking"] * frozen  # py-spy cannot stop a process that is stopped
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)
     threads = json.loads(done.stdout)
@@ -111,6 +112,12 @@ def _frames(pid: int, *, frozen: bool) -> list[dict]:
     named = [one for one in threads if "TrainingThread" in (one.get("thread_name") or "")]
     own = [one for one in threads if any(is_own(frame["filename"]) for frame in one["frames"])]
     return (named or own or [{"frames": []}])[0]["frames"]
+
+
+def _py_spy() -> str:
+    """Return the path of py-spy: of this Python, or else one on the PATH."""
+    own = Path(sys.executable).with_name("py-spy")
+    return str(own) if own.is_file() else shutil.which("py-spy") or str(own)
 
 
 def _doing(frames: list[dict]) -> Waiting:

@@ -14,9 +14,10 @@ import contextlib
 import re
 import reprlib
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import ray
 import ray.train
@@ -25,7 +26,8 @@ from ray.util import state
 from ray.util.placement_group import PlacementGroup
 
 from labkit import cluster, interrupts
-from labkit.cluster import capacity
+from labkit.cluster import capacity, ends
+from labkit.cluster.fixes import check_storage_path, known_fix
 from labkit.display import tracebacks
 from labkit.display.formatting import size
 from labkit.errors import LabError, RunFailed
@@ -43,6 +45,13 @@ _LARGEST = 1_000_000  # bytes of a pickled function; a small model fits, a data 
 _OF_RAY = (ray.train.TrainingFailedError, ray.exceptions.RayError)  # RayError: the end of the controller
 
 
+class _EndedValidation(NamedTuple):
+    """A validation whose process is gone."""
+
+    text: str
+    pid: int | None
+
+
 class TrainPanel(Panel):
     """The panel of a Ray Train run; see `labkit.panel.panel.Panel` for its arguments.
 
@@ -53,6 +62,7 @@ class TrainPanel(Panel):
     def __init__(self, name: str, **about: Any) -> None:
         self._trainer: Any = None
         self._interrupts: callbacks.Interrupts | None = None
+        self._validators: dict[str, int | None] = {}  # by path of a checkpoint: the process that validates it
         super().__init__(name, **{"engine": "Ray Train", **about})
 
     @interrupts.stoppable("the checks before the start", left="Nothing has been started")
@@ -63,8 +73,9 @@ class TrainPanel(Panel):
         since Ray names it by the second, and two of one name resume each other.
 
         Raises:
-            LabError: the cluster has no room for its workers or its validations, and Ray would wait forever;
-                it is not a Ray Train trainer; or its validation function captures a large object.
+            LabError: no node has what its workers or its validations need, and Ray would wait forever; it is
+                not a Ray Train trainer; its storage path is relative; or its validation function captures a
+                large object.
         """
         scaling, run = (getattr(trainer, f"{part}_config", None) for part in ("scaling", "run"))
         if not isinstance(run, ray.train.RunConfig) or isinstance(trainer, type):
@@ -77,6 +88,11 @@ class TrainPanel(Panel):
         if workers:
             if run.name:
                 check_run_name(run.name)
+            check_storage_path(
+                run.storage_path,
+                filesystem=run.storage_filesystem,
+                attempt=f"follow a run with the panel {self.state.name!r}",
+            )
             _check_room(trainer)
         if warning := callbacks.wrong_order(run.checkpoint_config):
             warnings.warn(warning, stacklevel=3)
@@ -149,7 +165,7 @@ class TrainPanel(Panel):
             self.listen()  # here, and not in the middle of Ray's pickling
         # A training without workers needs no cluster.
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
-        with callbacks.quiet_deaths(), self._wired(self._trainer):
+        with ends.quiet_deaths(), self._wired(self._trainer):
             earlier = (callbacks.statuses(config) if elsewhere else None) or {}
             epochs = [int(metrics.get("epoch", n)) + 1 for n, (_, metrics) in enumerate(earlier.values())]
             self.state.earlier = max(epochs, default=0)  # Ray goes on from there
@@ -177,31 +193,96 @@ class TrainPanel(Panel):
         interrupted = error is not None and self._interrupts is not None and self._interrupts.came
         return KeyboardInterrupt() if interrupted else error
 
+    def receive(self, event: dict[str, Any]) -> None:
+        """Take in an event, with what only this process knows: how a rank or a validation ended."""
+        if event.get("kind") == "failure" and event.get("died"):
+            event = {**event, "text": f"{event['text']}: {ends.how_it_ended(event['died'])}"}
+        elif event.get("kind") == "validation" and not event.get("done"):
+            self._validators[event["path"]] = event.get("process")
+        super().receive(event)
+
     def failure_text(self, error: BaseException) -> str:
         if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
-            rank, text = callbacks.first_failure(error.worker_failures)
-            if text.startswith(f"rank {rank} "):
-                return text
+            failure = callbacks.first_failure(error.worker_failures)
+            if failure.died:
+                return f"{failure.text}: {ends.how_it_ended(failure.died)}"
+            if failure.text.startswith(f"rank {failure.rank} "):
+                return failure.text
+        if (ended := self._ended_validation(error)) is not None:
+            return ended.text
+        if isinstance(error, ray.exceptions.RayActorError) and ends.is_an_end(str(error)):
+            return f"the controller of the run is gone: {ends.how_it_ended(str(error))}"
         if isinstance(error, _OF_RAY):  # the workers' tracebacks are in its message alone
             return tracebacks.shorten_text(str(error))
         return super().failure_text(error)
 
+    def keep_failure(self, error: BaseException) -> None:
+        before = len(self.state.failures)
+        super().keep_failure(error)
+        of_controller = isinstance(error, _OF_RAY) and not isinstance(error, ray.train.WorkerGroupError)
+        if of_controller and len(self.state.failures) > before:
+            self.state.failures[-1].rank = None
+
     def translate(self, error: BaseException) -> BaseException | None:
         if not isinstance(error, _OF_RAY):
-            return None
-        failure = self.state.failures[-1]
+            return self._refused_by_ray(error)
+        failure, ended = self.state.failures[-1], self._ended_validation(error)
         of_worker = isinstance(error, ray.train.WorkerGroupError)
         who = f"rank {failure.rank}" if of_worker else "the controller of the run"
         fact = failure.message if failure.message.startswith(who) else f"{who} raised {failure.message}"
+        if ended is not None:
+            fact = ended.text
         for rank in sorted(self.state.empty):
             fact += f"; rank {rank} had no rows: the shard is empty"
-        fix = _missing_module(str(error)) or hint_for(failure.message) or "the panel above shows where"
-        if self.state.kept or "is gone" in fact:
+        died = _rays_message(error)
+        fixes = [self._fix(error, failure.message)]
+        if ended is not None:
+            more = _in_its_log(ended.pid)
+            fixes = [more, "correct the validation function: it is called for this checkpoint again"]
+        elif died:
+            fixes = [_in_its_log(ends.process_of(died))]
+        if self.state.kept or died:
             again = f"fit() with the same storage and RunConfig(name={self._run_name!r})"
-            fix += f". {again} goes on from the last checkpoint"
+            again += " goes on from the last checkpoint"
             if of_worker:  # what fails in the controller, such as a validation that dies, isn't tried again
-                fix += "; RunConfig(failure_config=FailureConfig(max_failures=1)) does that by itself"
-        return RunFailed(f"finish the run {self.state.name!r}", fact, fix)
+                again += "; RunConfig(failure_config=FailureConfig(max_failures=1)) does that by itself"
+            fixes.append(again)
+        return RunFailed(f"finish the run {self.state.name!r}", fact, ". ".join(filter(None, fixes)))
+
+    def _fix(self, error: BaseException, message: str) -> str:
+        """Return the known fix, or where to look: in the panel only if that shows a line of the reader's."""
+        if fix := known_fix(str(error)) or hint_for(message):
+            return fix
+        if tracebacks.shows_own(str(error)):
+            return "the panel above shows where"
+        lab = cluster.peek()
+        if lab is None or lab.log_dir is None:
+            return "`ray logs cluster` says more"
+        return f"the logs in {lab.log_dir / 'train'} say more"
+
+    def _ended_validation(self, error: BaseException) -> "_EndedValidation | None":
+        """Return the validation whose process is gone, which ends a run; None if another error ended it."""
+        text = str(error)
+        if not isinstance(error, ray.train.ControllerError) or not ends.is_an_end(text):
+            return None
+        for checkpoint in reversed(self.state.checkpoints):
+            if checkpoint.validating and checkpoint.path in self._validators:
+                pid = self._validators[checkpoint.path]
+                how = ends.how_it_ended(text, pid)
+                return _EndedValidation(f"the validation of {checkpoint.label} ended: {how}", pid)
+        # A run has no other tasks than its validations.
+        if self._trainer.validation_config is not None and "executing this task" in text:
+            return _EndedValidation(f"a validation ended: {ends.how_it_ended(text)}", None)
+        return None
+
+    def _refused_by_ray(self, error: BaseException) -> BaseException | None:
+        """Return what to raise for an argument that Ray refuses before anything starts."""
+        frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        of_ray = isinstance(error, (TypeError, ValueError)) and frames and frames[-1].startswith("ray.")
+        if not of_ray or self.state.workers or not self.trains_elsewhere():
+            return None
+        fix = known_fix(str(error)) or "change the argument that this line names"
+        return RunFailed(f"start the run {self.state.name!r}", f"Ray refuses it: {error}", fix)
 
     def hang_up(self) -> None:
         super().hang_up()
@@ -319,27 +400,37 @@ def _check_room(trainer: Any) -> None:
     scaling, validation, lab = trainer.scaling_config, trainer.validation_config, cluster.current()
     if validation is not None:
         check_closure_size(validation.fn)
-    if lab is not None:
-        per_worker = scaling.resources_per_worker or {}
-        lab.check_capacity(
-            workers=scaling.min_workers,
-            cpus_per_worker=per_worker.get("CPU", 0 if scaling.use_gpu and per_worker else 1),
-            gpus_per_worker=per_worker.get("GPU", 1 if scaling.use_gpu else 0),
-            data=bool(trainer.datasets),
-        )
-        if validation is not None:
-            options = dict(validation.ray_remote_kwargs)
-            capacity.check_task_fits(lab.nodes, options, attempt="run validations", ours=lab.is_ours)
-
-
-def _missing_module(text: str) -> str | None:
-    """How workers get a module that they do not find."""
-    missing = re.search(r"No module named '(\w+)", text)
-    return missing and (
-        f"if {missing[1]} is a package, install it on the cluster's nodes. A module of your own goes with "
-        f"the loop after ray.cloudpickle.register_pickle_by_value({missing[1]}); for a whole cluster, name "
-        "its folder: ray.init(runtime_env={'working_dir': ...})"
+    if lab is None:
+        return
+    labels = scaling.label_selector or []
+    capacity.check_worker_capacity(
+        lab.nodes,
+        workers=scaling.min_workers,
+        each={
+            "CPU": scaling.num_cpus_per_worker,
+            "GPU": scaling.num_gpus_per_worker,
+            **scaling.additional_resources_per_worker,
+        },
+        strategy=scaling.placement_strategy,
+        labels=[labels] if isinstance(labels, dict) else labels,
+        data=bool(trainer.datasets),
+        ours=lab.is_ours,
     )
+    if validation is not None:
+        options = dict(validation.ray_remote_kwargs)
+        capacity.check_task_fits(lab.nodes, options, attempt="run validations", ours=lab.is_ours)
+
+
+def _rays_message(error: BaseException) -> str:
+    """Return Ray's message on the process that is gone, of a rank or the controller; "" if none is."""
+    if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
+        return callbacks.first_failure(error.worker_failures).died
+    return str(error) if ends.is_an_end(str(error)) else ""
+
+
+def _in_its_log(pid: int | None) -> str:
+    log = ends.log_of(pid)
+    return f"the last lines of {log} say more" if log else ""
 
 
 def _free_placement_groups(before: set[str]) -> None:

@@ -22,7 +22,8 @@ from ray import tune
 from ray.tune.utils import flatten_dict
 
 from labkit import cluster, interrupts
-from labkit.cluster import capacity
+from labkit.cluster import capacity, ends
+from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
 from labkit.panel.base import LivePanel
@@ -30,6 +31,7 @@ from labkit.tune import trials
 from labkit.tune.sweep import OVER, SweepRun, TrialState
 from labkit.tune.trials import TunerPlan
 
+_OF_RAY = "check TuneConfig and RunConfig: Ray's own code raised it, without a line of yours"
 _LOOK_EVERY = 0.5  # seconds between two looks at all trials; the panel draws about once a second
 
 
@@ -100,6 +102,10 @@ class SweepCallback(tune.Callback):
             state.set_status(trial.trial_id, "running")
 
     @_if_open
+    def on_trial_complete(self, trial: Any, **_: Any) -> None:
+        self.panel.plan.note_end(trial)
+
+    @_if_open
     def get_state(self) -> None:
         """Save the sweep's state: Tune asks for that of callbacks when it has written all others."""
         for trial in self._trials[:1]:
@@ -156,10 +162,21 @@ class SweepCallback(tune.Callback):
             return
         self._news_at = time.monotonic()
         if status == "failed":
-            state.trial_failed(trial.trial_id, trials.why_failed(trial))
+            failure = trials.why_failed(trial)
+            state.trial_failed(trial.trial_id, failure.text)
+            self.panel.fix = self.panel.fix or failure.fix
         else:
-            early = status == "finished" and trial.trial_id in self.panel.plan.stopped
-            state.set_status(trial.trial_id, "stopped early" if early else status)
+            state.set_status(trial.trial_id, self._how_finished(trial) if status == "finished" else status)
+
+    def _how_finished(self, trial: Any) -> str:
+        """Return what Tune's one word for an end means: others were better, or the whole sweep ended."""
+        plan, result = self.panel.plan, trial.run_metadata.last_result
+        if trial.trial_id in plan.stopped:
+            return "stopped early"
+        # A limit of the whole sweep, such as time_budget_s, ends all trials at once.
+        done = result.get("done") or trial.trial_id in plan.ended
+        cut_off = not done and not plan.restored  # what ended it in an earlier process isn't known here
+        return "cut off" if cut_off else "finished"
 
     def _waits(self) -> str:
         """What a sweep without news waits for."""
@@ -185,6 +202,7 @@ class SweepPanel(LivePanel):
     def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
         self._dataset = dataset
         self.plan: TunerPlan | None = None
+        self.fix = ""  # for the first trial that failed
         self.interrupted: Callable[[], bool] = lambda: False
         super().__init__(name, **about)
 
@@ -207,7 +225,7 @@ class SweepPanel(LivePanel):
         plan.check(cluster.current())
         own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"
         self.loop = plan.trainable if own else None  # else it is wrapped: tune.with_parameters
-        self.plan = plan
+        self.plan, self.fix = plan, ""
         self.state = self.new_state()  # the run id stays: the Tuner may have it as its name
         return self
 
@@ -236,6 +254,7 @@ class SweepPanel(LivePanel):
         try:
             with (
                 trials.without_noise(),
+                ends.quiet_deaths(),
                 self.plan.noting_stops(),
                 trials.without_lost_cpus(),
                 trials.noting_interrupts() as interrupted,
@@ -253,7 +272,7 @@ class SweepPanel(LivePanel):
                 f"finish the sweep {self.state.name!r}",
                 f"every one of its {len(self.state.trials)} trials failed, the first with "
                 f"{self.state.failures[0].message}",
-                "the panel shows where; try the trainable in this process first, on one configuration",
+                self.fix,
             )
         return error
 
@@ -274,7 +293,8 @@ class SweepPanel(LivePanel):
             fix = f"TuneConfig(metric=…) with one that is reported, or report {metric!r}"
             return LabError(f"compare trials by {metric!r}", fact, fix)
         fact = self.failure_text(error).splitlines()[-1]
-        return RunFailed(f"finish the sweep {self.state.name!r}", fact, "the panel shows where")
+        where = "the panel shows where" if tracebacks.shows_own(str(error)) else _OF_RAY
+        return RunFailed(f"finish the sweep {self.state.name!r}", fact, known_fix(str(error)) or where)
 
     def after_stop(self) -> str:
         if not self.state.trials:

@@ -12,6 +12,7 @@ import logging
 import math
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,11 +24,12 @@ import pyarrow.fs
 import ray
 from ray import tune
 from ray.tune.experiment import Experiment
-from ray.tune.result import AUTO_RESULT_KEYS
-from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
+from ray.tune.result import AUTO_RESULT_KEYS, DONE
+from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.utils import flatten_dict
 
-from labkit.cluster import Cluster, capacity
+from labkit.cluster import Cluster, capacity, ends
+from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
 from labkit.errors import LabError
 from labkit.files import atomic_write
@@ -40,8 +42,15 @@ _NOT_METRICS = {*AUTO_RESULT_KEYS, "done", "trial_id", "experiment_tag", "should
 STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's list of trials
 # Not .json or .pkl: when Tune restores a sweep, it copies those to its local folder, and later back again.
 SAVED = "last_state.saved"
+_STOPPED = "stopped early"  # in that file: the ids of these trials, which Tune doesn't distinguish
+_TRY_HERE = "try the trainable in this process first, on one configuration"
+_TRY_APART = "try the trainable in a Python of its own, on one configuration: it ends that, too"
 _REMOVED_AT_ONCE = 16  # placement groups; on a small cluster Tune has fewer requests at a time
-_KILLED = ("died unexpectedly", "running low on memory")  # in what Ray says of a process that is gone
+# Between the exceptions of a chain, in Python's words.
+_CHAIN = re.compile(
+    "\n\n(?:During handling of the above exception, another exception occurred"
+    "|The above exception was the direct cause of the following exception):\n\n"
+)
 _TABLES = "RAY_AIR_NEW_OUTPUT"  # "1", the default, prints tables in a terminal whatever `verbose` says
 _NOISE = (  # what Tune logs, and the panel shows, or what has no remedy
     "Trial task failed for trial", "Could not re-use actor", "Trials did not complete",
@@ -61,7 +70,8 @@ class TunerPlan:
 
     Attributes:
         restored: whether it goes on with an interrupted sweep.
-        stopped: ids of trials that the scheduler has ended (see `noting_stops`).
+        stopped: ids of trials that the scheduler has ended before their last time (see `noting_stops`).
+        ended: ids of trials that Tune has ended one by one, for whatever reason.
     """
 
     trainable: Any
@@ -70,6 +80,7 @@ class TunerPlan:
     run: Any
     restored: bool = False
     stopped: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
 
     @classmethod
     def from_tuner(cls, tuner: Any) -> "TunerPlan":
@@ -110,20 +121,26 @@ class TunerPlan:
         while hasattr(searcher, "searcher"):  # of a ConcurrencyLimiter, for example
             searcher = searcher.searcher
         named = [(self.options.metric, self.options.mode)]
-        for one in (self.options.scheduler, searcher):
+        for one in (self._decider, searcher):
             named.append((getattr(one, "_metric", None), getattr(one, "_mode", None)))
         metric, mode = (next(filter(None, values), None) for values in zip(*named, strict=True))
         return metric if isinstance(metric, str) else None, "min" if mode == "min" else "max"
 
     @property
+    def _decider(self) -> Any:
+        """The scheduler that decides; a ResourceChangingScheduler has it inside."""
+        scheduler = self.options.scheduler
+        return getattr(scheduler, "_base_scheduler", scheduler)
+
+    @property
     def time(self) -> str:
         """What the scheduler counts: the name of a figure in each result."""
-        return getattr(self.options.scheduler, "_time_attr", "training_iteration")
+        return getattr(self._decider, "_time_attr", "training_iteration")
 
     @property
     def rungs(self) -> tuple[float, ...]:
         """The times at which ASHA compares trials, ascending; () with another scheduler."""
-        brackets = getattr(self.options.scheduler, "_brackets", [])
+        brackets = getattr(self._decider, "_brackets", [])
         found = {rung[0] for one in brackets for rung in getattr(one, "_rungs", [])}
         whole = self.time == "training_iteration"
         return tuple(sorted(math.ceil(rung) if whole else rung for rung in found))
@@ -138,23 +155,30 @@ class TunerPlan:
                 earlier one, or a search space that is empty or a plain list.
         """
         if lab is not None:
-            bundles = self._resources()
-            capacity.check_bundles_fit(lab.nodes, bundles, attempt="start trials", ours=lab.is_ours)
+            bundles, strategy = self._resources()
+            capacity.check_bundles_fit(
+                lab.nodes, bundles, attempt="start trials", strategy=strategy, ours=lab.is_ours
+            )
         if not self.restored:
             self._check_space()
             self._check_name()
 
-    def _resources(self) -> list[dict[str, float]]:
-        """The bundles that one trial asks for, each on one node; [] if only a drawn configuration tells."""
+    def _resources(self) -> tuple[list[dict[str, float]], str]:
+        """Return the bundles that one trial asks for, each on one node, and how they are placed.
+
+        The list is empty if only a drawn configuration tells.
+        """
         try:
             wanted = getattr(self.trainable, "_resources", None)
             if isinstance(self.trainable, type):
                 wanted = self.trainable.default_resource_request(dict(self.space))
             elif callable(wanted) and not hasattr(wanted, "bundles"):
                 wanted = wanted(dict(self.space))
-            return [dict(bundle) for bundle in wanted.bundles] if wanted is not None else [{"CPU": 1.0}]
+            if wanted is None:
+                return [{"CPU": 1.0}], "PACK"
+            return [dict(bundle) for bundle in wanted.bundles], wanted.strategy
         except Exception:  # of the reader's own function, called with ranges in place of values
-            return []
+            return [], "PACK"
 
     def _check_space(self) -> None:
         space = flatten_dict(self.space)
@@ -195,16 +219,17 @@ class TunerPlan:
         newest = max(path.stem for path in staging.glob(f"{STATE_FILES}*.json"))
         found = staging.glob(f"[!.]*-{newest.removeprefix(STATE_FILES)}.*")
         files = {path.name: path.read_bytes().decode("latin-1") for path in found}  # JSON has no bytes
-        self._write(SAVED, json.dumps(files).encode())
+        self._write(SAVED, json.dumps(files | {_STOPPED: sorted(self.stopped)}).encode())
 
     def restore_state(self) -> None:
         """Write the saved state over Tune's own files, unless those are of a later run without a panel."""
         filesystem, folder = self.storage
         try:
             with filesystem.open_input_stream(f"{folder}/{SAVED}") as file:
-                files: dict[str, str] = json.loads(file.read())
+                files: dict[str, Any] = json.loads(file.read())
         except (FileNotFoundError, ValueError):
             return  # there is none, or it is damaged: Tune's own files are what there is
+        self.stopped.update(files.pop(_STOPPED, ()))
         newest = max(name for name in files if name.startswith(STATE_FILES))
         if max(self._states(), default="") <= newest:
             for name, text in files.items():
@@ -229,20 +254,20 @@ class TunerPlan:
 
     @contextlib.contextmanager
     def noting_stops(self) -> Iterator[None]:
-        """Note in `stopped` which trials the scheduler ends before its own last time, `max_t`.
+        """Note in `stopped` which trials the scheduler ends before its own last time.
 
         Tune asks it only about results with which a trial would go on, and reports an end by the scheduler
-        as any other.
+        as any other. `note_end` has the trials that the scheduler ends at another moment.
         """
         scheduler = self.options.scheduler
         if not isinstance(scheduler, TrialScheduler):
             yield
             return
-        decide, longest = scheduler.on_trial_result, getattr(scheduler, "_max_t", math.inf)
+        decide = scheduler.on_trial_result
 
         def noted(controller: Any, trial: Any, result: dict[str, Any]) -> str:
             decision = decide(controller, trial, result)
-            if decision == TrialScheduler.STOP and result.get(self.time, 0) < longest:
+            if decision == TrialScheduler.STOP and self._is_early(trial, result):
                 self.stopped.add(trial.trial_id)
             return decision
 
@@ -251,6 +276,30 @@ class TunerPlan:
             yield
         finally:
             del scheduler.on_trial_result
+
+    def note_end(self, trial: Any) -> None:
+        """Note that Tune is ending this one trial.
+
+        A trial whose last result isn't marked as done has met no criterion, and its function hasn't returned:
+        HyperBand ends trials in that way while they are paused.
+        """
+        self.ended.add(trial.trial_id)
+        result = flatten_dict(trial.run_metadata.last_result)
+        if not result.get(DONE) and self._is_early(trial, result):
+            self.stopped.add(trial.trial_id)
+
+    def _is_early(self, trial: Any, result: Mapping[str, Any]) -> bool:
+        """Return whether the scheduler would have let better trials train longer than to this result."""
+        return result.get(self.time, 0) < self._last_time(trial)
+
+    def _last_time(self, trial: Any) -> float:
+        """Return the time at which the scheduler ends its best trials; infinite if it lets them go on."""
+        if not isinstance(self._decider, HyperBandScheduler):
+            return getattr(self._decider, "_max_t", math.inf)
+        # HyperBand rounds the times of a bracket down, so the last one may be below max_t.
+        brackets = {of.trial_id: bracket for of, (bracket, _) in self._decider._trial_info.items()}
+        bracket = brackets.get(trial.trial_id)
+        return bracket._cumul_r if bracket is not None and bracket._halves == 0 else math.inf
 
 
 def _is_searched(name: str, value: object) -> bool:
@@ -311,6 +360,8 @@ def without_lost_cpus() -> Iterator[None]:
 
     Ray loses the CPUs of a group that is removed a few milliseconds after it was asked for, while it is being
     made (ray-project/ray 64693 is near to it). Tune does that whenever a trial gets the actor of another one.
+    Tune calls both names that are replaced. Where `ray.util.remove_placement_group` is called from elsewhere,
+    it removes at once, as always.
     """
     module = importlib.import_module("ray.air.execution.resources.placement_group")
     remove = module.remove_placement_group
@@ -322,7 +373,9 @@ def without_lost_cpus() -> Iterator[None]:
 
     with ThreadPoolExecutor(_REMOVED_AT_ONCE) as threads:
 
-        def later(group: Any) -> Future:
+        def later(group: Any) -> Future | None:
+            if sys._getframe(1).f_globals is not vars(module):  # not Tune's own call
+                return remove(group)
             return threads.submit(remove_when_made, group)
 
         module.remove_placement_group = ray.util.remove_placement_group = later
@@ -367,15 +420,35 @@ def names_without_metric(message: str) -> list[str] | None:
     return metrics_in(re.findall(r"'([^']+)':", message.rpartition("Result: ")[2]))
 
 
-def why_failed(trial: Any) -> str:
+@dataclass(frozen=True)
+class TrialFailure:
+    """Why a trial failed.
+
+    Attributes:
+        text: the short form of its error, or how its process ended.
+        fix: what to do about it, and where to look.
+    """
+
+    text: str
+    fix: str
+
+
+def why_failed(trial: Any) -> TrialFailure:
+    """Return why a trial failed, from the file that Tune keeps."""
     try:
         text = Path(trial.error_file).read_text(errors="replace")
     except (OSError, TypeError):
-        return "no error was kept"
+        return TrialFailure("no error was kept", _TRY_HERE)
     text = text.rpartition("Failure #")[2].partition("\n")[2].strip()
-    if any(words in text for words in _KILLED):
-        return f"its process is gone, most likely killed for its memory. {text.splitlines()[0][:300]}"
-    return tracebacks.shorten_text(text)
+    if ends.is_an_end(text):
+        log = ends.log_of(ends.process_of(text))
+        fix = f"the last lines of {log} say more; {_TRY_APART}" if log else _TRY_APART
+        return TrialFailure(f"its process is gone: {ends.how_it_ended(text)}", fix)
+    # Tune copies an exception; that raises another one where its __init__ needs more than a message.
+    chain = _CHAIN.split(text)
+    own = [part for part in chain if tracebacks.shows_own(part)]
+    fixes = (known_fix(text), "the panel shows where" if own else "", _TRY_HERE)
+    return TrialFailure(tracebacks.shorten_text((own or chain)[-1]), "; ".join(filter(None, fixes)))
 
 
 # -- what Tune prints and logs ----------------------------------------------------------------------

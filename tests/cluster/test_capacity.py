@@ -2,12 +2,20 @@
 
 import pytest
 
-from labkit.cluster.capacity import Node, check_task_fits, check_worker_capacity
+from labkit.cluster.capacity import (
+    Node,
+    check_bundles_fit,
+    check_task_fits,
+    check_worker_capacity,
+    words_on_a_wait,
+)
 from labkit.errors import LabError
 
 
-def node(cpus, name="head", **resources):
-    return Node(name, name, alive=True, resources={"CPU": float(cpus), **resources}, address="127.0.0.1")
+def node(cpus, name="head", labels=(), accelerators=(), **resources):
+    about = {"labels": dict(labels), "accelerators": frozenset(accelerators)}
+    resources = {"CPU": float(cpus), **resources}
+    return Node(name, name, alive=True, resources=resources, address="127.0.0.1", **about)
 
 
 @pytest.mark.parametrize(
@@ -15,13 +23,21 @@ def node(cpus, name="head", **resources):
     [
         ([node(3)], {"workers": 2, "data": True}),
         ([node(1), node(1)], {"workers": 2}),
-        ([node(0.3)], {"workers": 3, "cpus_per_worker": 0.1}),  # to a computer, 0.1 + 0.1 + 0.1 > 0.3
-        ([node(8, GPU=2)], {"workers": 2, "gpus_per_worker": 1, "data": True}),
-        ([node(4, GPU=1)], {"workers": 1, "cpus_per_worker": 0, "gpus_per_worker": 1}),
+        ([node(0.3)], {"workers": 3, "each": {"CPU": 0.1}}),  # to a computer, 0.1 + 0.1 + 0.1 > 0.3
+        ([node(8, GPU=2)], {"workers": 2, "each": {"CPU": 1, "GPU": 1}, "data": True}),
+        ([node(4, GPU=1)], {"workers": 1, "each": {"CPU": 0, "GPU": 1}}),
+        ([node(4, memory=9e9)], {"workers": 2, "each": {"CPU": 1, "memory": 4e9}}),
+        ([node(4, cpu=2)], {"workers": 2, "each": {"cpu": 1}}),  # a custom resource
+        ([node(4, accelerators=["T4"])], {"workers": 2, "each": {"CPU": 1, "accelerator_type:T4": 0.001}}),
+        ([node(1), node(1)], {"workers": 2, "strategy": "STRICT_SPREAD"}),
+        ([node(2), node(1)], {"workers": 2, "strategy": "STRICT_PACK"}),
+        ([node(2, labels={"zone": "a"}), node(2)], {"workers": 2, "labels": [{"zone": "a"}]}),
+        ([node(2, labels={"zone": "a"})], {"workers": 1, "labels": [{"zone": "in(a, b)"}]}),
+        ([node(2, labels={"zone": "a"})], {"workers": 1, "labels": [{"zone": "!b"}]}),
     ],
 )
 def test_what_fits_is_let_through(nodes, wanted):
-    check_worker_capacity(nodes, **wanted)
+    check_worker_capacity(nodes, **{"each": {"CPU": 1}, **wanted})
 
 
 @pytest.mark.parametrize(
@@ -29,13 +45,14 @@ def test_what_fits_is_let_through(nodes, wanted):
     [
         ([node(2)], {"workers": 3}, ["3 workers with 1 CPU each", "room for 2 ", "num_workers=2"]),
         # Three CPUs in all, and no node where a worker of two would fit twice.
-        ([node(2), node(1, "node-2")], {"workers": 2, "cpus_per_worker": 2}, ["room for 1", "node-2 1 CPU"]),
-        ([node(8, GPU=1)], {"workers": 2, "gpus_per_worker": 1}, ["room for 1", "head 8 CPU 1 GPU"]),
+        ([node(2), node(1, "node-2")], {"workers": 2, "each": {"CPU": 2}}, ["room for 1", "node-2 1 CPU"]),
+        ([node(8, GPU=1)], {"workers": 2, "each": {"CPU": 1, "GPU": 1}}, ["room for 1", "head 8 CPU 1 GPU"]),
         ([node(2)], {"workers": 2, "data": True}, ["fed by Ray Data", "2 of 2 CPUs", "one worker fewer"]),
         ([], {"workers": 1}, ["room for 0"]),
     ],
 )
 def test_what_does_not_fit_is_refused(nodes, wanted, said):
+    wanted = {"each": {"CPU": 1}, **wanted}
     with pytest.raises(LabError) as refused:
         check_worker_capacity(nodes, ours=True, **wanted)
     assert all(part in str(refused.value) for part in said)
@@ -45,7 +62,114 @@ def test_what_does_not_fit_is_refused(nodes, wanted, said):
         check_worker_capacity(nodes, ours=False, **wanted)
 
 
-NODES = [node(2, GPU=1), node(4, "node-2", validation=1.0)]
+T4 = {"CPU": 1, "accelerator_type:T4": 0.001}
+
+
+@pytest.mark.parametrize(
+    "nodes, wanted, fact, fix",
+    [
+        (
+            [node(3, memory=21e9)],
+            {"each": {"CPU": 1, "memory": 640e9}},
+            "room for 0 of them (head 3 CPU 21 GB memory)",
+            "ask for less per worker",  # one more node of this machine has no more
+        ),
+        (
+            [node(3)],
+            {"each": {"cpu": 1}},
+            "no node has the resource 'cpu', and Ray's own is spelled 'CPU'",
+            "{'CPU': 1} in place of {'cpu': 1}",
+        ),
+        ([node(3)], {"each": {"CPU": 1, "Memory": 4e9}}, "spelled 'memory'", "{'memory': 4e+09} in place of"),
+        ([node(3)], {"each": {"CPU": 1, "disk": 1}}, "head 3 CPU 0 disk", "resources={'disk': …})"),
+        ([node(3)], {"each": T4}, "head 3 CPU without a T4", "a cluster that has a T4"),
+        (
+            [node(3, accelerators=["T4"]), node(3, "node-2")],
+            {"each": T4, "workers": 4},
+            "room for 3 of them (head 3 CPU with a T4, node-2 3 CPU without a T4)",
+            "num_workers=3",
+        ),
+        (
+            [node(3)],
+            {"strategy": "STRICT_SPREAD"},
+            "room for 1 of them, because STRICT_SPREAD puts each on a node of its own and there is one",
+            'placement_strategy="SPREAD", or num_workers=1, or lab.add_node(cpus=…)',
+        ),
+        (
+            [node(1), node(1, "node-2")],
+            {"strategy": "STRICT_PACK"},
+            "room for 1 of them, because STRICT_PACK puts all of them on one node",
+            'placement_strategy="PACK", or num_workers=1',
+        ),
+        (
+            [node(2, labels={"zone": "a"}), node(2, "node-2")],
+            {"labels": [{"zone": "b"}] * 2},
+            "labels {'zone': 'b'}, and none has them (head {'zone': 'a'}, node-2 {'zone': None})",
+            "leave label_selector out",
+        ),
+        (
+            [node(1, labels={"zone": "a"}), node(9, "node-2")],
+            {"labels": [{"zone": "a"}] * 2},
+            "room for 1 of them (head 1 CPU)",
+            "num_workers=1",
+        ),
+    ],
+)
+def test_what_no_node_can_ever_give_is_refused_in_words(nodes, wanted, fact, fix):
+    wanted = {"each": {"CPU": 1}, "workers": 2, **wanted}
+    with pytest.raises(LabError) as refused:
+        check_worker_capacity(nodes, ours=True, **wanted)
+    assert fact in refused.value.fact and fix in refused.value.fix
+    with pytest.warns(UserWarning, match="an autoscaler or a person may add nodes"):
+        check_worker_capacity(nodes, ours=False, **wanted)
+
+
+@pytest.mark.parametrize(
+    "bundles, strategy, fact",
+    [
+        ([{"CPU": 1}, {"CPU": 1}, {"CPU": 1}], "STRICT_SPREAD", "each needs 3 nodes"),
+        ([{"CPU": 3}, {"CPU": 2}], "STRICT_PACK", "each needs 5 CPU of one node"),
+        ([{"CPU": 1, "memory": 64e9}], "PACK", "each needs 1 CPU and 64 GB memory of one node"),
+        ([{"cpu": 1}], "PACK", "spelled 'CPU'"),
+        ([T4], "PACK", "an accelerator of type T4 of one node"),
+        ([{"CPU": 4}, {"CPU": 4}], "PACK", "all nodes together have less"),
+    ],
+)
+def test_trials_that_never_fit_are_refused_in_words(bundles, strategy, fact):
+    nodes = [node(4, memory=8e9), node(3, "node-2", memory=8e9)]
+    with pytest.raises(LabError, match="start trials") as refused:
+        check_bundles_fit(nodes, bundles, attempt="start trials", strategy=strategy)
+    assert fact in refused.value.fact
+
+
+@pytest.mark.parametrize(
+    "bundles, strategy, words",
+    [
+        ([{"CPU": 1}] * 4, "PACK", "4 CPU (3 of 3 free): ask for less, end what holds the rest"),
+        (
+            [{"CPU": 1}] * 2,
+            "STRICT_SPREAD",
+            "2 CPU (3 of 3 free) on 2 different nodes (STRICT_SPREAD): place",
+        ),
+        ([{"CPU": 1}] * 2, "STRICT_PACK", 'on one node (STRICT_PACK): placement_strategy="PACK"'),
+        (
+            [{"CPU": 1, "memory": 640e9}],
+            "PACK",
+            "1 CPU (3 of 3 free) and 640 GB memory (21 GB of 21 GB free)",
+        ),
+        ([T4], "PACK", "an accelerator of type T4 (no node has one)"),
+    ],
+)
+def test_what_is_waited_for_has_units_and_a_word_for_its_strategy(bundles, strategy, words):
+    there = {"CPU": 3.0, "memory": 21e9}
+    assert words in words_on_a_wait(bundles, strategy, there, there)
+    assert words_on_a_wait([], strategy, there, there) == ""
+
+
+NODES = [
+    node(2, GPU=1, labels={"ray.io/accelerator-type": "L4"}, accelerators=["L4"]),
+    node(4, "node-2", validation=1.0),
+]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +178,9 @@ NODES = [node(2, GPU=1), node(4, "node-2", validation=1.0)]
         {},
         {"num_cpus": None, "num_gpus": 1},
         {"num_cpus": 3, "resources": {"validation": 1}},
-        {"label_selector": {"ray.io/accelerator-type": "L4"}},  # Ray alone knows the labels …
-        {"resources": {"node:__internal_head__": 0.001}},  # … and names of its own
+        {"label_selector": {"ray.io/accelerator-type": "L4"}},
+        {"accelerator_type": "L4"},
+        {"resources": {"node:__internal_head__": 0.001}},  # Ray alone knows names of its own
     ],
 )
 def test_a_task_that_some_node_can_run(options):
@@ -72,6 +197,10 @@ def test_a_task_that_some_node_can_run(options):
             "lab.add_node(cpus=…, resources={'validation': …})",  # Ray refuses a GPU there
         ),
         ({"num_cpus": 0, "resources": {"disk": 0.5}}, "head 0 disk, node-2 0 disk", "{'disk': …})"),
+        ({"memory": 64e9}, "each needs 1 CPU and 64 GB memory of one node", "ask for less"),
+        ({"accelerator_type": "T4"}, "head 2 CPU without a T4", "a cluster that has a T4"),
+        ({"num_cpus": 3, "label_selector": {"ray.io/accelerator-type": "L4"}}, "(head 2 CPU)", "(cpus=…)"),
+        ({"label_selector": {"zone": "b"}}, "the labels {'zone': 'b'}", "a cluster with such a node"),
     ],
 )
 def test_a_task_that_no_node_can_ever_run(options, said, fix):

@@ -70,6 +70,9 @@ class Node:
     def log(self):
         return self._log.read_text()
 
+    def exit_codes(self):
+        return self._preloader.exit_codes()
+
     def kill(self):
         os.kill(self.pid, signal.SIGKILL)
 
@@ -261,6 +264,28 @@ def test_a_server_has_the_environment_of_its_raylet(start, run, monkeypatch):
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     node.serve()
     assert told(run(node, TELL))["parent"] == node.pid, node.log
+
+
+@pytest.mark.parametrize(
+    "end, code",
+    [
+        ("sys.exit(3)", 3),
+        ("sys.exit('no such thing')", 1),
+        ("os._exit(4)", 4),
+        ("os.kill(os.getpid(), 11)", -11),
+        ("os.abort()", -6),
+        ("", 0),
+    ],
+)
+def test_how_a_worker_ended_is_known_while_its_server_runs(server, run, end, code):
+    process = run(server, f"import os, sys\nprint(os.getpid(), flush=True)\n{end}")
+    pid = int(process.stdout.readline())
+    until(lambda: pid in server.exit_codes())
+    assert server.exit_codes()[pid] == code
+    assert os.getpid() not in server.exit_codes()
+    ends = server.socket.with_name(f"{server.socket.name}.ends")
+    server.stop()
+    assert not ends.exists()
 
 
 # -- each surprise leaves a new Python ------------------------------------------------------------------

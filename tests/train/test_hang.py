@@ -159,3 +159,14 @@ def test_a_frozen_process(lines_of):
     # The end of the run ends it, too.
     said = lines_of(all_is_well, awaited, lambda panel: faults.freeze_rank(1, seconds=600).at(panel))
     assert awaited(said), said
+
+
+def test_py_spy_is_found_on_the_path_too(tmp_path, monkeypatch):
+    """Ray may be installed for the user, and Python for the system."""
+    program = tmp_path / "bin" / "py-spy"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho '[]'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    assert hang._frames(os.getpid(), frozen=False) == []

@@ -28,6 +28,7 @@ from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
 from labkit.panel.tracking import hooks
 from labkit.panel.tracking.mailbox import Mailbox
+from labkit.settings import Settings
 from labkit.system import family
 from labkit.train import TrainPanel
 from labkit.train.callbacks import ReportCallback, first_failure
@@ -246,7 +247,7 @@ def test_a_killed_worker_is_one_line_and_its_restart_repeats_steps(lab, home, pa
         trainer_of(home, run=run, dies=(1, 1, 2), died=str(home / "died-1"), when=str(when), seconds=0.25)
     )
     state = panel.state
-    assert [failure.text for failure in state.failures] == ["rank 1 is gone: killed, or out of memory"]
+    assert [failure.text for failure in state.failures] == [KILLED]
     assert (state.status, len(state.history), state.workers.restarts) == ("finished", 3, 1)
     assert state.repeated == 3  # of its second epoch, after the checkpoint of the first
     assert (state.made, state.workers[0].epoch, state.fraction()) == (12, 2, 1.0)
@@ -255,7 +256,7 @@ def test_a_killed_worker_is_one_line_and_its_restart_repeats_steps(lab, home, pa
     assert "A worker died or was killed" not in said.out + said.err
     with pytest.raises(RunFailed) as failed:
         panel.fit(trainer_of(home, dies=(1, 0, 2), died=str(home / "died-2"), when=str(when)))
-    assert failed.value.fact == "rank 1 is gone: killed, or out of memory"
+    assert failed.value.fact == KILLED
     assert f"RunConfig(name={panel.run_id!r}) goes on from the last checkpoint" in failed.value.fix
     assert panel.state.failures[-1].text == failed.value.fact
 
@@ -290,10 +291,10 @@ def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel, mo
     """Ray's controller waits for them, and listens to nothing else meanwhile."""
     monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "3600")
     trainer = trainer_of(home)
-    trainer.scaling_config.resources_per_worker = {"CPU": 1, "tape": 1}
     interrupt_when(lambda: "PENDING" in {group["state"] for group in placement_group_table().values()})
-    with pytest.raises(RunStopped, match="stopped by you"):
-        panel.fit(trainer)
+    with pytest.raises(RunStopped, match="stopped by you"), panel.watch(trainer):
+        trainer.scaling_config.resources_per_worker = {"CPU": 1, "tape": 1}  # watch would refuse it
+        trainer.fit()
     assert idle(lab)
     until(lambda: {group["state"] for group in placement_group_table().values()} == {"REMOVED"})
     panel.fit(trainer_of(home))
@@ -351,8 +352,14 @@ class HealthCheckFailed(Exception):
         self.health_check_failure = ray.exceptions.RayActorError(error_msg=message)
 
 
+KILLED = (
+    "rank 1 is gone: signal 9 (SIGKILL) ended it, as `kill -9` does, or the system when its memory runs out"
+)
+OF_THE_LOOP = ray.exceptions.RayActorError(error_msg="The actor died unexpectedly: one of the reader's own")
 DEAD = HealthCheckFailed("The actor is dead because its worker process has died.")
 LOST = HealthCheckFailed("The actor died unexpectedly because its node has died.")
+FULL = HealthCheckFailed("")
+FULL.health_check_failure = ray.exceptions.OutOfMemoryError("1 worker(s) … the node running low on memory.")
 OF_RAY = {"__module__": "ray.train.v2._internal.exceptions"}
 HUNG = type("WorkerHealthCheckTimeoutError", (Exception,), OF_RAY)(
     "A worker health check has been hanging for 5 s.\nSet RAY_TRAIN_… to wait longer"
@@ -363,11 +370,29 @@ GLOO = RuntimeError("Traceback (most recent call last):\n  …\nRuntimeError: Co
 @pytest.mark.parametrize(
     "exceptions, rank, text",
     [
-        ({0: GLOO, 1: DEAD}, 1, "rank 1 is gone: killed, or out of memory"),
-        ({0: GLOO, 2: LOST}, 2, "rank 2 is gone: its node was lost"),
+        ({0: GLOO, 1: DEAD}, 1, "rank 1 is gone"),
+        ({0: GLOO, 2: LOST}, 2, "rank 2 is gone"),
+        ({0: GLOO, 1: FULL}, 1, "rank 1 is gone"),
+        ({0: OF_THE_LOOP}, 0, f"RayActorError: {OF_THE_LOOP}"),
         ({1: HUNG}, 1, "rank 1 failed: A worker health check has been hanging for 5 s."),
         ({0: GLOO, 1: GLOO}, 0, f"RuntimeError: {GLOO}"),
     ],
 )
 def test_the_failure_that_caused_the_others_is_told(exceptions, rank, text):
-    assert first_failure(exceptions) == (rank, text)
+    failure = first_failure(exceptions)
+    assert (failure.rank, failure.text) == (rank, text)
+    died = getattr(exceptions[rank], "health_check_failure", "") if text.endswith(" is gone") else ""
+    assert failure.died == str(died)
+
+
+def test_a_run_without_a_cluster_of_the_lab_has_rays_word_on_a_death(tmp_path):
+    panel = TrainPanel("run", settings=Settings(home=tmp_path), reporter=NullReporter())
+    panel.state.start()
+    for rank, died in ((0, LOST), (1, FULL), (2, DEAD)):
+        event = {"kind": "failure", "run": panel.run_id, "rank": rank, "text": f"rank {rank} is gone"}
+        panel.receive(event | {"died": str(died.health_check_failure)})
+    assert [failure.text for failure in panel.state.failures] == [
+        "rank 0 is gone: its node was lost",
+        "rank 1 is gone: Ray killed it, because its node was running low on memory",
+        "rank 2 is gone: it may have crashed or been killed, and Ray doesn't know which",
+    ]

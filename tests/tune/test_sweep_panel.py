@@ -4,12 +4,13 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import ray
 from ray import cloudpickle, tune
 from ray.air.execution import PlacementGroupResourceManager, ResourceRequest
-from ray.tune.schedulers import ASHAScheduler
+from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from labkit import runs
@@ -210,6 +211,74 @@ def test_a_request_that_tune_cancels_at_once_costs_no_cpu(lab):
             manager.request_resources(request)
             manager.cancel_resource_request(request)
     until(lambda: ray.available_resources().get("CPU") == lab.cpus, seconds=60)
+
+
+class Curve(tune.Trainable):
+    def setup(self, config):
+        self.steps = 0
+
+    def step(self):
+        self.steps += 1
+        return {"score": self.config["x"] * self.steps}
+
+    def save_checkpoint(self, folder):
+        Path(folder, "steps").write_text(str(self.steps))
+
+    def load_checkpoint(self, folder):
+        self.steps = int(Path(folder, "steps").read_text())
+
+
+@pytest.mark.parametrize("longest", [9, 10])  # of 10, a bracket makes 9
+def test_trials_that_hyperband_ends_while_they_are_paused_are_stopped_early(sweep, longest):
+    scheduler = HyperBandScheduler(max_t=longest, reduction_factor=3)
+    grid = {"x": tune.grid_search([1, 2, 3, 4, 5, 6, 7, 8, 9])}
+    results = sweep(Curve, grid, scheduler=scheduler, reuse_actors=False)
+    early = {result.config["x"] for result in results if result.metrics["training_iteration"] < 9}
+    trials_of = sweep.panel.state.trials.values()
+    assert {trial.config["x"] for trial in trials_of if trial.status == "stopped early"} == early
+    counts = {"finished": 9 - len(early), "stopped early": len(early)}
+    assert early and dict(sweep.panel.state.counts()) == runs.latest("sweep").extra["counts"] == counts
+
+
+def test_a_limit_of_the_whole_sweep_cuts_trials_off(sweep):
+    sweep(climb, {"x": tune.grid_search([1, 2]), "steps": 1000, "seconds": 0.1}, time_budget_s=4)
+    assert dict(sweep.panel.state.counts()) == {"cut off": 2}
+
+
+def ends_by_itself(config):
+    if config["how"] == "exit":
+        sys.exit("there is no data set called films")
+    if config["how"] == "status":
+        os._exit(3)
+    if config["how"] == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    raise DataMissing("films", 2)
+
+
+class DataMissing(Exception):
+    """Can be pickled, and not unpickled."""
+
+    def __init__(self, table, row):
+        super().__init__(f"table {table} has no row {row}")
+
+
+class EndsInSetup(tune.Trainable):
+    def setup(self, config):
+        ends_by_itself(config)
+
+
+@pytest.mark.parametrize("trainable", [ends_by_itself, EndsInSetup])
+def test_a_trial_that_ends_by_itself_says_how(sweep, trainable, capfd):
+    with pytest.raises(RunFailed) as failed:
+        sweep(trainable, {"how": tune.grid_search(["exit", "status", "crash", "odd"])})
+    why = {trial.config["how"]: trial.why for trial in sweep.panel.state.trials.values()}
+    assert why["status"] == "its process is gone: it exited with status 3"
+    assert why["crash"] == "its process is gone: signal 11 (SIGSEGV) ended it"
+    assert why["odd"].endswith("DataMissing: table films has no row 2")
+    assert why["exit"].endswith("there is no data set called films")
+    assert "memory" not in str(failed.value) + str(why)
+    said = capfd.readouterr()
+    assert "A worker died" not in said.out + said.err
 
 
 def wait_inside(config):

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-from labkit.cluster.forkserver.worker import REFUSED, Request, become
+from labkit.cluster.forkserver.worker import ENDS, REFUSED, Request, become
 
 _MAX_MESSAGE = 1 << 20
 _OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
@@ -74,8 +74,9 @@ def serve(kernel: int, early: list[str], modules: list[str], later: list[str]) -
     request = _until_forked(listener, replace(job, environment=given | job.environment), owner, later)
     if request is not None:
         become(request)
-    with contextlib.suppress(OSError):  # the kernel may have removed it
-        os.unlink(job.path)
+    for file in (job.path, job.path + ENDS):
+        with contextlib.suppress(OSError):  # the kernel may have removed it
+            os.unlink(file)
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,18 @@ def _has_ended(pidfd: int) -> bool:
 
 
 def _until_forked(listener: socket.socket, job: Job, owner: int, later: list[str]) -> Request | None:
-    """The request, in a forked process; None in this one, when its kernel (the pidfd `owner`) has ended."""
+    """The request, in a forked process; None in this one, when its kernel (the pidfd `owner`) has ended.
+
+    How a worker ended is noted next to the socket.
+    """
+    ends = Path(job.path + ENDS)
     idle, workers = 10 * _IDLE, {}  # pids by pidfds
     while not _has_ended(owner):
         ready, _, _ = select.select([listener, owner, *workers], [], [], idle if later else None)
         for pidfd in workers.keys() & {*ready}:
-            os.waitpid(workers.pop(pidfd), 0)
+            pid, status = os.waitpid(workers.pop(pidfd), 0)
             os.close(pidfd)
+            _note(ends, pid, os.waitstatus_to_exitcode(status))
         if listener in ready:
             idle = _IDLE
             pid, request = _fork_for(listener, job)
@@ -127,6 +133,12 @@ def _until_forked(listener: socket.socket, job: Job, owner: int, later: list[str
             _import([later.pop(0)])
             _freeze()
     return None
+
+
+def _note(ends: Path, pid: int, code: int) -> None:
+    """Note the exit status of a worker, or minus the signal that ended it: Ray never hears of it."""
+    with contextlib.suppress(OSError), ends.open("a") as file:  # the kernel may have removed its folder
+        file.write(f"{pid} {code}\n")
 
 
 def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | None]:

@@ -18,9 +18,10 @@ Events are JSON objects. All have ``kind`` and ``run``, and those of a worker ``
 - checkpoint: ``path``, ``bytes``, ``metrics``, ``status`` (committed, pending, validated, failed, timed out,
   deleted).
 - validation, one that runs in parallel to the training: ``path`` of the checkpoint, ``done``, ``seconds``
-  that it took, ``text`` of what it raised.
+  that it took, ``text`` of what it raised; ``process`` that runs it, as it begins.
 - print: ``text``: a line that the training function printed.
-- failure: ``text``: the worker's traceback; the engine may start the workers again.
+- failure: ``text``: the worker's traceback; the engine may start the workers again. ``died``: what Ray says
+  of a worker whose process is gone.
 """
 
 import contextlib

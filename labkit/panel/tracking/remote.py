@@ -11,6 +11,7 @@ from typing import Any
 from labkit.panel.tracking import Tracker, group_size
 from labkit.panel.tracking.channel import Sender
 from labkit.panel.tracking.hooks import following
+from labkit.panel.tracking.sendable import raise_sendable
 
 _PRINT_WIDTH = 2000  # characters of a printed line that are sent
 
@@ -86,8 +87,13 @@ class TrackedFunction:
         functools.update_wrapper(self, function, updated=())  # its name and signature are asked for
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self._panel.working(), following(self._panel, self.function):
-            return self.function(*args, **kwargs)
+        try:
+            with self._panel.working(), following(self._panel, self.function):
+                return self.function(*args, **kwargs)
+        except BaseException as error:
+            if self._panel.in_worker:
+                raise_sendable(error)
+            raise
 
 
 class _Tee:

@@ -1,0 +1,118 @@
+"""How a process of Ray ended, in words.
+
+Ray says that a process is gone, and rarely why: it sees a connection that closes. The fork server of a lab's
+own cluster is the parent of most workers, so it knows their exit status or signal.
+"""
+
+import contextlib
+import re
+import signal
+import time
+from collections.abc import Iterator
+
+from labkit import cluster
+
+LOW_MEMORY = "running low on memory"  # Ray's words when it ends a process before the system does
+_DIED = ("died unexpectedly", "worker process has died", "The actor is dead", "The actor died")
+_NODE = ("node has died", "node was terminated", "NodeDiedError")
+_PID = re.compile(r"(?m)^\s*pid: (\d+)$")
+_DETAIL = re.compile(r"[Ee]xit detail: (.+)")
+_STATUS = re.compile(r"exits with an exit code (.+)")
+_CONNECTION = "connection error code"  # Ray saw it close, and lists what may have happened
+_WAIT = 0.5  # seconds for the fork server to notice the end of a process
+_DETAIL_SHOWN = 200  # characters
+# How messages begin that the raylet and Ray's core print about processes that are gone.
+_PRINTED = re.compile(r"^(A worker died or was killed|Task (run_validation_fn|_map_task) failed)")
+
+
+def is_an_end(text: str) -> bool:
+    """Return whether `text` is Ray's message on a process that is gone, and not a traceback."""
+    return '  File "' not in text and (LOW_MEMORY in text or any(words in text for words in _DIED))
+
+
+def how_it_ended(text: str, pid: int | None = None) -> str:
+    """Return how a process ended, from Ray's message on it, and from the fork server if that knows `pid`.
+
+    By default, `pid` is the one in the message.
+    """
+    if LOW_MEMORY in text:
+        return "Ray killed it, because its node was running low on memory"
+    if any(words in text for words in _NODE):
+        return "its node was lost"
+    detail = _DETAIL.search(text)
+    status = _STATUS.search(detail[1]) if detail else None
+    if status is not None:
+        words = status[1].strip().removesuffix(".")
+        return f"it exited with status {words}" if words.isdigit() else f"it exited: {words}"
+    code = exit_code(process_of(text) if pid is None else pid)
+    if code is not None:
+        return ended_with(code)
+    if detail is not None and _CONNECTION not in detail[1]:
+        return f"Ray says: {detail[1][:_DETAIL_SHOWN].strip()}"
+    reason = _own_reason(text)
+    return reason or "it may have crashed or been killed, and Ray doesn't know which"
+
+
+@contextlib.contextmanager
+def quiet_deaths() -> Iterator[None]:
+    """Keep Ray from printing, in the block, that a process died: a panel says it, without guesses."""
+    from ray._private import ray_logging
+
+    printer = ray_logging.stdout_deduplicator
+    before, printer.skip_re = printer.skip_re, _PRINTED
+    try:
+        yield
+    finally:
+        printer.skip_re = before
+
+
+def process_of(text: str) -> int | None:
+    """Return the pid in Ray's message on an actor that died."""
+    pid = _PID.search(text)
+    return int(pid[1]) if pid else None
+
+
+def exit_codes() -> dict[int, int]:
+    """Return, by pid, how the workers ended that the lab forked."""
+    lab = cluster.peek()
+    return {} if lab is None else lab.exit_codes()
+
+
+def exit_code(pid: int | None) -> int | None:
+    """Return a worker's exit status, or minus the signal that ended it; None if the lab didn't fork it."""
+    lab, deadline = cluster.peek(), time.monotonic() + _WAIT
+    if lab is None or pid is None:
+        return None
+    while pid not in (codes := lab.exit_codes()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return codes.get(pid)
+
+
+def ended_with(code: int) -> str:
+    """Return the words for an exit status, or for minus the number of a signal."""
+    if code >= 0:
+        return f"it exited with status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal
+        name = "no name"
+    more = ", as `kill -9` does, or the system when its memory runs out" if name == "SIGKILL" else ""
+    return f"signal {-code} ({name}) ended it{more}"
+
+
+def log_of(pid: int | None) -> str:
+    """Return the path of what a worker of a lab's own cluster wrote to its stderr; "" if nothing is there."""
+    lab = cluster.peek()
+    if lab is None or lab.log_dir is None or pid is None:
+        return ""
+    for path in lab.log_dir.glob(f"worker-*-{pid}.err"):
+        # Ray's own marks, such as ":job_id:01000000", are in each of these files.
+        if any(line.strip() and line[0] != ":" for line in path.read_text(errors="replace").splitlines()):
+            return str(path)
+    return ""
+
+
+def _own_reason(text: str) -> str:
+    """Return Ray's reason where it ended an actor itself, such as ``it was killed by `ray.kill` ``."""
+    because = re.search(r"(?:is dead|died) because (it .+)", text)
+    return f"Ray says: {because[1][:_DETAIL_SHOWN].strip()}" if because else ""

@@ -1,0 +1,70 @@
+"""Worker processes of Ray Data that end by themselves: it starts their tasks again, without a word."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+import ray
+from ray import cloudpickle
+
+from labkit.data import DataPanel
+from labkit.errors import RunFailed
+from labkit.panel.drawing import snapshot
+from labkit.panel.reporters import NullReporter
+from labs import interrupt_when
+
+pytestmark = pytest.mark.fault
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+LAB = {}
+
+
+def ends_with_3(batch):
+    os._exit(3)
+
+
+def crashes(batch):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@pytest.mark.parametrize(
+    "function, words",
+    [(ends_with_3, "it exited with status 3"), (crashes, "signal 11 (SIGSEGV) ended it")],
+)
+def test_a_process_that_ends_again_and_again_is_explained_while_ray_data_repeats_it(
+    lab, function, words, capfd
+):
+    panel = DataPanel("again", reporter=NullReporter())
+    interrupt_when(lambda: panel.state.deaths)
+    with pytest.raises(BaseException, match="stopped by you"), panel:
+        ray.data.range(8).map_batches(function).materialize()
+    note = f"a worker process is gone: {words}. Ray Data starts its tasks again, as often as that happens"
+    assert note in snapshot(panel.state, time.time()).html
+    said = capfd.readouterr()
+    assert "A worker died" not in said.out + said.err  # in many lines, with guesses
+
+
+def test_an_execution_whose_processes_end_in_order_has_no_note(lab):
+    with DataPanel("quiet", reporter=NullReporter()) as panel:
+        ray.data.range(100).map_batches(lambda batch: batch).materialize()
+    assert panel.state.deaths == [] and panel.state.notes == []
+
+
+def imports(batch):
+    import no_such_package  # noqa: F401
+
+
+def test_a_package_that_workers_lack_has_its_fix(lab):
+    with pytest.raises(RunFailed, match="no_such_package") as failed, DataPanel("bug"):
+        ray.data.range(8).map_batches(imports).materialize()
+    assert failed.value.fix.startswith("if no_such_package is a package, install it on the cluster's nodes")
+
+
+def test_a_join_without_polars_does_not_send_the_reader_to_a_line_that_is_not_there(lab):
+    left, right = ray.data.range(8), ray.data.range(8)
+    with pytest.raises(RunFailed) as failed, DataPanel("join"):
+        left.join(right, join_type="inner", num_partitions=2, on=("id",)).materialize()
+    assert "polars" in failed.value.fact and "install it" in failed.value.fix
+    assert "panel above" not in failed.value.fix
