@@ -410,11 +410,6 @@ def test_each_slow_step_is_told_when_it_is_made(tracker, events, monkeypatch):
     assert told == [(epoch, step) for epoch in range(2) for step in range(1, 6)]
 
 
-def test_rows_of_what_only_looks_like_an_array():
-    assert hooks.rows_of([SimpleNamespace(shape="circle")] * 4) == 1
-    assert hooks.rows_of([SimpleNamespace(shape=lambda: (3, 4))] * 4) == 1
-
-
 @pytest.mark.parametrize(("rank", "size", "pause"), [(0, 64, 0.2), (1, 2, 0.2), (63, 64, 1.6)])
 def test_one_of_many_ranks_tells_less_often(rank, size, pause, tracker, monkeypatch):
     """One process takes in what all of them tell; rank 0 is the one that the reader sees."""
