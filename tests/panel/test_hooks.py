@@ -313,7 +313,7 @@ def test_what_a_loop_does_after_each_epoch_is_counted_after_the_last_one_too(tra
             for batch in loader():
                 hand.step(batch)
             clock.now += 7  # to evaluate
-            hooks.current().reporting({"loss": 1.0}, None)
+            hooks.current().report({"loss": 1.0})
             clock.now += 2
     first, *later = epochs_of(events)
     assert first["between"] == 0 and [event["between"] for event in later] == [9, 9]
