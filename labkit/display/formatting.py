@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 UNKNOWN = "–"  # shown where a number is not known
+# Up to the last @ of the authority; a password may have a slash, too, and a port may not be one.
+_CREDENTIALS = re.compile(r"(?<=//)(?:[^\s/?#]*@|[^\s/:@\[]+:(?!\d+(?:[/?#\s]|$))[^\s@]*@)")
 _TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours and cursor movements
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
@@ -25,8 +27,8 @@ def seconds(value: float) -> str:
         return f"{max(value, 0.0) * 1000:.0f} ms"
     if value < 119.5:
         return f"{value:.1f} s" if value < 9.95 else f"{value:.0f} s"
-    minutes, rest = divmod(int(value), 60)
-    return f"{minutes} min {rest} s" if value < 3600 else f"{minutes // 60} h {minutes % 60} min"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def duration(value: float) -> str:
@@ -65,7 +67,11 @@ def number(value: Any) -> str:
         return short(str(value))
     if abs(value) < 1e9 and value == int(value):
         return f"{int(value):,}" if abs(value) >= 1e4 else f"{int(value)}"
-    return f"{value:.3f}" if 0.001 <= abs(value) < 999.9995 else f"{value:.3g}"
+    if 0.001 <= abs(value) < 999.9995:
+        return f"{value:.3f}"
+    if 999.9995 <= abs(value) < 1e6:  # `.3g` would write 1e+03
+        return f"{value:,.0f}" if round(abs(value)) >= 10_000 else f"{value:.0f}"
+    return f"{value:.3g}"
 
 
 def short(text: str, most: int = 40) -> str:
@@ -86,5 +92,5 @@ def cleaned(text: str) -> str:
 
 
 def without_credentials(endpoint: str) -> str:
-    """The endpoint without a user name and a password that may be in it."""
-    return re.sub(r"(?<=//)[^/@]*@", "", endpoint)
+    """Return the endpoint without a user name and a password that may be in it, whatever signs these have."""
+    return _CREDENTIALS.sub("", endpoint)

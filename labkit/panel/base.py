@@ -174,6 +174,9 @@ class LivePanel:
                 yield
         except BaseException as raised:
             error = raised
+            if self.state.status == "ready":  # it didn't begin: there is nothing to end and nothing to record
+                LivePanel._open.remove(self)
+                raise
         try:
             with interrupts.held():
                 self._conclude(error)

@@ -49,9 +49,10 @@ class Panel(LivePanel, Tracker):
         if self.state.status != "running":
             fact = f"the panel {self.state.name!r} is not open, so what is reported to it shows nowhere"
             warnings.warn(f"{fact}: put the training into a `with` block of this panel", stacklevel=2)
-        if (follower := current()) is not None:
-            follower.reporting(metrics, None)
-        self.emit("report", metrics=numbers(metrics), epoch=epoch)
+        follower, place = current(), {}
+        if follower is not None:
+            place = follower.place(metrics.get("epoch") if epoch is None else epoch)
+        self.emit("report", metrics=numbers(metrics), epoch=epoch, **place)
 
     # -- events --------------------------------------------------------------------------------------
 

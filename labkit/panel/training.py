@@ -12,6 +12,7 @@ from typing import Any
 from labkit.display import formatting
 from labkit.display.formatting import UNKNOWN, count, number, plural, seconds, short, short_metrics, size
 from labkit.panel.run import Curve, Mark, Plot, Run, Span, Table, Thinned, joined, whole
+from labkit.panel.tracking.hooks import number_of
 from labkit.panel.workers import Workers, WorkerState
 
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
@@ -36,7 +37,7 @@ class CheckpointState:
     """One checkpoint."""
 
     path: str
-    epoch: int  # counted from 1; 0 before the first
+    epoch: float  # how many were done: counted from 1, maybe with a fraction; 0 before the first
     committed_at: float  # Unix seconds: when it was seen first
     bytes: int | None = None
     status: str = "committed"  # saved; "pending": a validation was asked for; then one of `DECIDED`
@@ -53,7 +54,7 @@ class CheckpointState:
         """``epoch 3``, or ``step 300`` of a loop that reports steps instead."""
         if "step" in self.metrics and "epoch" not in self.metrics:
             return f"step {self.metrics['step']}"
-        return f"epoch {self.epoch}" if self.epoch else "before epoch 1"
+        return f"epoch {_done(self.epoch)}" if self.epoch else "before epoch 1"
 
     @property
     def validating(self) -> bool:
@@ -66,14 +67,21 @@ class CheckpointState:
             return None
         status = self.status if self.status in DECIDED else "failed" if self.reason else ""
         end = (self.decided_at or now) if self.seconds is None else self.begun_at + self.seconds
-        return Span("validation", str(self.epoch), self.begun_at, max(end, self.begun_at), status)
+        return Span("validation", _done(self.epoch), self.begun_at, max(end, self.begun_at), status)
+
+    def count_from(self, first: int) -> None:
+        """Set its epoch from its metrics, in which the first epoch has the number `first`."""
+        reported = number_of(self.metrics.get("epoch"))
+        if reported is not None:
+            self.epoch = _plain(max(reported + 1 - first, 0))
 
     def update(self, event: dict[str, Any], *, counted_from: int) -> None:
         """Take in a ``checkpoint`` event; `counted_from` is the number of the first epoch in its metrics."""
         status, metrics = event.get("status"), event.get("metrics", {})
         # The checkpoints of an earlier run of that name are of epochs of their own.
-        if (told := whole(metrics.get("epoch"))) is not None:
-            self.epoch = told + 1 - counted_from
+        if number_of(metrics.get("epoch")) is not None:
+            self.metrics["epoch"] = metrics["epoch"]
+            self.count_from(counted_from)
         if status == "deleted":
             self.deleted = True
         # What two processes say of one checkpoint may come in another order than it happened.
@@ -84,6 +92,21 @@ class CheckpointState:
             self.metrics.update(metrics)
             if status in DECIDED and self.decided_at is None:
                 self.decided_at = event["at"]
+
+
+@dataclass
+class Report:
+    """Where the loop was when it reported."""
+
+    number: int  # of the report, from 0
+    epoch: float | None  # as reported
+    passes: int | None  # over its loaders, of the whole run; None where that is unknown
+    step: int = 0  # since the latest of them was over
+
+    @property
+    def position(self) -> int:
+        """The pass that it belongs to, from 0."""
+        return max(self.passes - (self.step == 0), 0)
 
 
 class TrainingRun(Run):
@@ -121,7 +144,7 @@ class TrainingRun(Run):
         self.trained: deque[Span] = deque(maxlen=_SPANS_KEPT)  # one for each epoch
         self.first_step_at = 0.0
         self._base = (0, 0)  # epochs and steps behind the present process of rank 0 when it began
-        self._saved: list[tuple[int, int]] = []  # epochs and steps of each checkpoint …
+        self._saved: list[tuple[int, int, int]] = []  # epochs, steps and report of each checkpoint …
         self._arrived = 0  # … of which so many are in the store
         self._begun_at = 0.0  # the fraction that was done before the first step: a resumed run has some
         self._failed_at: float | None = None  # when workers failed that were not replaced yet
@@ -130,7 +153,11 @@ class TrainingRun(Run):
         self._lengths: dict[int, int] = {}  # epoch -> its steps, or the most seen so far
         self._points = Thinned(_POINTS_KEPT)  # (epoch, step, metrics)
         self._latest: dict[str, Any] = {}
-        self._reports, self._reports_from = 0, 0  # the number of the first epoch in them, 0 or 1
+        self._reports: list[Report] = []  # one for each entry of `history`
+        self._first: int | None = None  # the number of the first epoch in them, 0 or 1, once that is known
+        self._counts_fractions = False  # whether an epoch in them is how many are done, as 2.5
+        self._evidence: list[tuple[int, float]] = []  # of `counted_from`
+        self._loop_notes: list[str] = []
 
     # -- what can be read off it --------------------------------------------------------------------
 
@@ -184,7 +211,7 @@ class TrainingRun(Run):
 
         One report may be of the untrained model.
         """
-        return self.history[-1]["epoch"] + 1 if len(self.history) > 1 and not self.first_step_at else 0
+        return int(self.history[-1]["epoch"]) + 1 if len(self.history) > 1 and not self.first_step_at else 0
 
     def fraction(self) -> float | None:
         """Share of all steps that are done, 0 to 1; None if epochs or steps per epoch are unknown."""
@@ -203,8 +230,13 @@ class TrainingRun(Run):
             return None
         return max(now - since, 0.0) * (1 - done) / (done - begun)
 
+    @property
+    def _knows_rows(self) -> bool:
+        return self.fed and all(worker.counted for worker in self.workers.values())
+
     def rows_per_second(self) -> float:
-        return sum(worker.rows_per_second for worker in self.workers.values())
+        """Rows per second of all workers together; 0 where nobody knows the rows."""
+        return sum(worker.rows_per_second for worker in self.workers.values()) if self._knows_rows else 0.0
 
     def waiting_share(self) -> float | None:
         """Share of the epochs' time in which rank 0 waited for data. The first batch counts as start."""
@@ -293,7 +325,7 @@ class TrainingRun(Run):
     def on_saved(self, event: dict[str, Any]) -> None:
         if event["rank"] == 0 and self.workers.of(event) is not None:
             epochs, steps = self._base
-            self._saved.append((epochs + event["epoch"], steps + event["step"]))
+            self._saved.append((epochs + event["epoch"], steps + event["step"], len(self._reports)))
 
     def on_end(self, event: dict[str, Any]) -> None:
         if event["rank"] == 0 and self.workers.of(event) is not None:
@@ -333,7 +365,7 @@ class TrainingRun(Run):
     def _go_back(self) -> None:
         """The workers have begun again, at the last checkpoint that had arrived before their first step."""
         del self._saved[self._arrived :]
-        self._base = self._saved[-1] if self._saved else (0, 0)
+        self._base = self._saved[-1][:2] if self._saved else (0, 0)
         self.repeated += max(self.made - self._base[1], 0)
         self.made = self._base[1]
 
@@ -360,25 +392,98 @@ class TrainingRun(Run):
             self._points.add((worker.epoch, worker.step, metrics))
 
     def on_report(self, event: dict[str, Any]) -> None:
-        if event["rank"] != 0:
+        if event["rank"] != 0 or self.workers.are_gone(event):
             return  # a loop in which each rank reports has one history: rank 0's, as Ray keeps it
-        metrics, told = dict(event.get("metrics") or {}), event.get("epoch")
-        epoch = whole(metrics.get("epoch") if told is None else told)
-        goes_on = self.earlier or self.workers.restarts or (self.first_step_at and self._begun_at)
-        if epoch == 1 and not self._reports and not goes_on:
-            leader = self.workers.leader
-            self._reports_from = 1 if leader is None or leader.epoch == 0 else 0
-        epoch = self._reports + self.earlier if epoch is None else max(epoch - self._reports_from, 0)
-        self._reports += 1
+        metrics, epoch = dict(event.get("metrics") or {}), event.get("epoch")
+        passes = event.get("passes")
+        if passes is not None:
+            if self.workers.began_again:
+                self.workers.began_again = False
+                self._go_back()
+            passes += self.earlier + self._base[0]
+        epoch = number_of(metrics.get("epoch") if epoch is None else epoch)
+        report = Report(len(self._reports), epoch, passes, event.get("step", 0))
+        self._reports.append(report)
         if self.sizes and not self.first_step_at and self.phase != "training":
             # A loop without steps trains since its workers began, and since its next report after a wait.
             self.enter("training", event["at"] if "training" in self.phases else self.sizes[0][0])
-        self.history.append({**metrics, "epoch": epoch})
         self._latest |= metrics
+        self.history.append(metrics)
+        first = self._first_number(report)
+        if first != self._first:
+            self._count_from(first)
+        self.history[-1] = {**metrics, "epoch": self._epoch_of(report)}
+
+    def _first_number(self, report: Report) -> int | None:
+        """The number of the first epoch in the reports, 0 or 1, as far as they tell; see `counted_from`.
+
+        With a fraction, an epoch is how many are done, and so counted from 1.
+        """
+        if report.epoch is None or self._counts_fractions:
+            return self._first
+        if report.epoch % 1:
+            self._counts_fractions = True
+            return 1
+        if report.passes is None:
+            goes_on = self.earlier or self.workers.restarts or (self.first_step_at and self._begun_at)
+            is_first = report.number == 0 and not goes_on
+            return int(is_first and report.epoch == 1) if self._first is None else self._first
+        is_told = self.earlier and self._first is not None  # by the checkpoints of the earlier run
+        is_untrained = not report.passes and not report.step
+        if is_told or is_untrained or len(self._evidence) == 2:
+            return self._first
+        if not self._evidence or report.epoch > self._evidence[0][1]:
+            self._evidence.append((report.position + 1, report.epoch))
+        return counted_from(self._evidence)
+
+    def _count_from(self, first: int | None) -> None:
+        """Number all reports and checkpoints again: it has become known how the loop counts."""
+        self._first = first
+        for report, entry in zip(self._reports, self.history, strict=True):
+            entry["epoch"] = self._epoch_of(report)
+        for checkpoint in self.checkpoints:
+            checkpoint.count_from(first or 0)
+
+    def _epoch_of(self, report: Report) -> float:
+        """The epoch of a report, from 0; of a fraction, the place on the axis less one."""
+        if report.epoch is not None:
+            return _plain(max(report.epoch - (self._first or 0), 0))
+        if report.passes is None or self.counts_steps:
+            return report.number + self.earlier
+        return report.position
+
+    def _place_of(self, report: Report, epoch: float) -> float:
+        """Where a report is on the axis of epochs that are done."""
+        if report.epoch is not None and self._counts_fractions:
+            return report.epoch
+        if report.passes is None or (report.epoch is None and self.counts_steps):
+            return epoch + 1.0
+        if not report.passes and not report.step:
+            return 0.0
+        if not report.step or epoch != report.position:
+            return epoch + 1.0
+        # While the length of the first epoch is unknown, it ends at the latest step.
+        return epoch + report.step / max(self._lengths.get(report.position, 0), report.step)
+
+    def goes_on_after(self, checkpoints: Iterable[tuple[int, dict[str, Any]]]) -> None:
+        """An earlier run of that name has reported these: (number of the report, from 0; its metrics)."""
+        reported = [(n, number_of(metrics.get("epoch"))) for n, metrics in checkpoints]
+        counted = [(n + 1, epoch) for n, epoch in reported if epoch is not None]
+        if not counted:
+            self.earlier = max((n + 1 for n, _ in reported), default=0)  # Ray goes on from there
+            return
+        fractions = any(epoch % 1 for _, epoch in counted)
+        self._first = 1 if fractions else counted_from(counted[:2])
+        self.earlier = int(max(epoch for _, epoch in counted)) + 1 - self._first
+
+    def on_note(self, event: dict[str, Any]) -> None:
+        text = str(event["text"])
+        if text not in self._loop_notes:
+            self._loop_notes.append(text)
 
     def on_checkpoint(self, event: dict[str, Any]) -> None:
         known = len(self.checkpoints)
-        self._checkpoint(event).update(event, counted_from=self._reports_from)
+        self._checkpoint(event).update(event, counted_from=self._first or 0)
         self._arrived += event.get("status") == "committed" and len(self.checkpoints) > known
         if self.phase == "training" and self.fraction() == 1.0 and self.pending:
             self.enter("waiting for validations", event["at"])
@@ -403,10 +508,13 @@ class TrainingRun(Run):
         super().fail(text, rank)  # rank 0 speaks for all
 
     def _checkpoint(self, event: dict[str, Any]) -> CheckpointState:
-        """The checkpoint of an event; a new one is of the latest epoch that was reported, counted from 1."""
+        """The checkpoint of an event; a new one is of the epoch of its report, counted from 1."""
         known = next((one for one in reversed(self.checkpoints) if one.path == event["path"]), None)
         if known is None:
-            epoch = self.history[-1]["epoch"] + 1 if self.history else 0
+            # Others may have been reported since.
+            saved = self._saved[self._arrived][2] if self._arrived < len(self._saved) else len(self.history)
+            report = self.history[min(saved, len(self.history) - 1)] if self.history else {"epoch": -1}
+            epoch = _plain(report["epoch"] + 1)
             known = CheckpointState(event["path"], epoch, event["at"])
             self.checkpoints.append(known)
         return known
@@ -423,13 +531,14 @@ class TrainingRun(Run):
         self.tables = [*self._shown_workers(), *self._shown_checkpoints(now)]
         self.plot, self.spans = self._shown_curves(), self.timeline(now)
         waits = "" if self.over else self.waits
-        self.notes = [note for note in (self._changes(), self.note, waits, self._no_batch()) if note]
+        notes = (self._changes(), self.note, waits, self._no_batch(), *self._loop_notes)
+        self.notes = [note for note in notes if note]
         epochs = len(self.epoch_seconds) or (self._reported if self._reported <= (self.epochs or 0) else 0)
         self.what = plural(epochs, "epoch") if epochs else ""
         self.result = self._result()
         self.news = list(self._log())
         if self.over and not self.spans and len(self.curve) + len(self.history) < 3:  # nothing to see
-            self.plot, self.tiles, self.tables = None, [], []
+            self.plot, self.tiles = None, []
         elif self.over and not self.plot.curves:  # it reported counts alone
             self.plot = None
 
@@ -461,10 +570,15 @@ class TrainingRun(Run):
         reported = {name for report in self.history for name in report}
         metrics = dict(self._measured(self.metrics()))
         metrics = {name: value for name, value in metrics.items() if name in reported} or metrics
-        for name in _ranked(metrics)[:2]:
-            yield number(metrics[name]), short(name, 24)
+        validated = dict(self._measured(self._validated()))
+        for name in _ranked(metrics | validated)[:2]:
+            which = ", validated" if name in validated else ", reported" if self._validates else ""
+            yield number(validated.get(name, metrics.get(name))), short(name, 24 - len(which)) + which
         waiting = self.waiting_share()
-        yield count(self.rows_per_second()) if self.first_step_at and self.fed else UNKNOWN, "rows/s"
+        if not self.first_step_at:
+            yield UNKNOWN, "rows/s"
+        elif self._knows_rows:
+            yield count(self.rows_per_second()), "rows/s"
         yield UNKNOWN if waiting is None else f"{waiting:.0%}", "waiting for data"
 
     def _shown_workers(self) -> Iterator[Table]:
@@ -504,8 +618,9 @@ class TrainingRun(Run):
 
         Those that are reported are drawn, and pale behind them their values in single steps.
         """
-        history = self.history[:: -(len(self.history) // _REPORTS_SHOWN + 1)]
-        reports = [(report["epoch"] + 1.0, report) for report in reversed(history)]
+        history = list(zip(self._reports, self.history, strict=True))
+        history = history[:: -(len(history) // _REPORTS_SHOWN + 1)]
+        reports = [(self._place_of(report, entry["epoch"]), entry) for report, entry in reversed(history)]
         # What a validation brings comes when its epoch is long over.
         reports += [(float(one.epoch), one.late) for one in self.checkpoints if one.epoch]
         steps, reported, latest = self._series(self.curve), self._series(reports), self.metrics()
@@ -559,8 +674,12 @@ class TrainingRun(Run):
         """``loss 0.141 · accuracy 0.967 · 18.1 k rows/s · 10 checkpoints · 3 kept``."""
         waiting, words = self.waiting_share() or 0.0, {**_SAID, "pending": "not validated yet"}
         found = [one.status for one in self.checkpoints]
+        validated = self._validated()
+        metrics = {name: value for name, value in self.metrics().items() if name not in validated}
+        reported, validated = self._words(metrics), self._words(validated)
         return joined(
-            self._words(self.metrics()),
+            f"reported {reported}" if self._validates and reported else reported,
+            f"validated {validated}" if validated else "",
             self._rate(),
             f"{waiting:.0%} of each epoch waiting for data" if waiting >= 0.005 else "",
             plural(len(found), "checkpoint") if found else "",
@@ -573,15 +692,27 @@ class TrainingRun(Run):
         # Loading and training alternate in every epoch; once each is news, after that the epochs are.
         for name in self.phases if not self.history else ():
             yield ("phase", name), _PHASES.get(name, name)
-        for place, report in list(enumerate(self.history))[-20:]:
+        for index, report in list(enumerate(self.history))[-20:]:
             of = f"/{self.epochs}" if report["epoch"] < (self.epochs or 0) else ""
+            place = self._reports[index]
+            done = place.epoch if place.epoch is not None and place.epoch % 1 else report["epoch"] + 1
             # A loop that counts steps has its step among the metrics.
-            epoch = "" if self.counts_steps else f"epoch {report['epoch'] + 1}{of}"
-            yield ("report", place), joined(epoch, self._words(report), self._rate())
+            epoch = "" if self.counts_steps else f"epoch {_done(done)}{of}"
+            yield ("report", index), joined(epoch, self._words(report), self._rate())
         for one in self.checkpoints:
             if one.status in _SAID:
                 words = self._words(one.late) or one.reason
                 yield ("decided", one.path), f"{one.label}: {_SAID[one.status]} {words}".rstrip()
+
+    @property
+    def _validates(self) -> bool:
+        """Whether its checkpoints are validated: then what the loop reports is not the last word."""
+        return any(one.status in ("pending", *DECIDED) for one in self.checkpoints)
+
+    def _validated(self) -> dict[str, Any]:
+        """What the latest validations have measured."""
+        late = (one.late for one in self.checkpoints if one.status == "validated")
+        return {name: value for metrics in late for name, value in metrics.items()}
 
     def _rate(self) -> str:
         return f"{count(self.rows_per_second())} rows/s" if self.rows_per_second() >= 1 else ""
@@ -591,7 +722,8 @@ def _row(one: WorkerState, *, slowest: bool) -> tuple[str | Mark, ...]:
     """A row of the table of workers; the one that holds up the others is marked."""
     rate, waits = UNKNOWN, UNKNOWN
     if one.seconds > 0:
-        rate, waits = count(one.rows_per_second), f"{one.waiting_share:.0%}"
+        rate = count(one.rows_per_second) if one.counted else UNKNOWN
+        waits = f"{one.waiting_share:.0%}"
     memory = size(one.memory) + (f", GPU {size(one.gpu_memory)}" if one.gpu_memory is not None else "")
     rank = ("wait", f"{one.rank} slow") if slowest else str(one.rank)
     return rank, one.node, str(one.pid), str(one.step) if one.begun else UNKNOWN, rate, waits, memory
@@ -600,3 +732,26 @@ def _row(one: WorkerState, *, slowest: bool) -> tuple[str | Mark, ...]:
 def _ranked(names: Iterable[str]) -> list[str]:
     """The most telling first: the loss, then an accuracy."""
     return sorted(names, key=lambda name: (name != "loss", "accuracy" not in name, name))
+
+
+def counted_from(reports: list[tuple[int, float]]) -> int:
+    """Return the number, 0 or 1, of the first epoch of a loop, from its first one or two reports.
+
+    Each is (passes or reports up to there, epoch as reported). The epochs grow in proportion to the passes; where
+    the loop counts from 1, the line through both reports begins at 0.
+    """
+    (passes, epoch), *others = reports
+    for later_passes, later_epoch in others:
+        if later_epoch > epoch and later_passes > passes:
+            return int(later_epoch * (later_passes - passes) == later_passes * (later_epoch - epoch))
+    return int(epoch == passes)
+
+
+def _plain(number: float) -> float:
+    """A whole number as an int."""
+    return int(number) if number == int(number) else number
+
+
+def _done(epochs: float) -> str:
+    """``3`` epochs, or ``2.5``."""
+    return str(int(epochs)) if epochs == int(epochs) else f"{round(epochs, 2):g}"

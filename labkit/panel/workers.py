@@ -18,6 +18,7 @@ class WorkerState:
     step: int = 0  # in this epoch
     total: int | None = None  # steps of this epoch, if known
     rows: int = 0  # in all of its epochs, as are the seconds
+    counted: bool = True  # whether the rows of all its batches are known
     seconds: float = 0.0  # from its first batch on
     waiting: float = 0.0  # the part of them in which it had no data
     memory: int | None = None  # bytes of its process at its latest step
@@ -37,7 +38,8 @@ class WorkerState:
     def update(self, event: dict[str, Any]) -> tuple[float, float]:
         """Take in a step event; return the seconds since the one before, and those of them without data."""
         before = (0, 0.0, 0.0) if self.begins_epoch(event) else self._epoch
-        self._epoch = event["rows"], event["seconds"], event["waiting"]
+        self.counted = self.counted and event["rows"] is not None
+        self._epoch = event["rows"] or 0, event["seconds"], event["waiting"]
         rows, seconds, waiting = map(operator.sub, self._epoch, before)
         if not self.begun:  # the wait for its very first batch belongs to the start
             seconds, waiting = seconds - event.get("first_wait", 0.0), waiting - event.get("first_wait", 0.0)
@@ -53,7 +55,7 @@ class WorkerState:
 
     @property
     def rows_per_second(self) -> float:
-        return self.rows / self.seconds if self.seconds > 0 else 0.0
+        return self.rows / self.seconds if self.seconds > 0 and self.counted else 0.0
 
     @property
     def waiting_share(self) -> float:
@@ -96,6 +98,10 @@ class Workers(dict[int, WorkerState]):
     def leader(self) -> WorkerState | None:
         """The worker with the lowest rank: its epoch and step are shown for all."""
         return self[min(self)] if self else None
+
+    def are_gone(self, event: dict[str, Any]) -> bool:
+        """Whether the event comes from a process whose rank another one has taken over."""
+        return (event["rank"], event["node"], event["pid"]) in self._gone
 
     def of(self, event: dict[str, Any]) -> WorkerState | None:
         """The worker that sent the event, or None if another process has taken over its rank."""

@@ -1,7 +1,7 @@
 """Ray Train's side of a run: what reports to the panel from other processes, its end, and its checkpoints.
 
 Ray Train calls a `UserCallback` in the run's controller for reports and failures, and for nothing else.
-`ReportCallback` sends those. `ReportingValidator` wraps the validation function and reports when it began and
+`ReportCallback` sends the checkpoints of the former, and the latter. `ReportingValidator` wraps the validation function and reports when it began and
 how it ended. Pickled into those processes, the panel that each has becomes a `RemoteTracker`.
 
 It uses names that Ray Train does not document; `tests/test_private_names.py` lists them, with their files.
@@ -62,8 +62,7 @@ class ReportCallback(ray.train.UserCallback):
     def after_report(
         self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: ray.train.Checkpoint | None
     ) -> None:
-        first = metrics[0] if metrics else {}  # rank 0's, as Ray keeps them
-        self.panel.send(kind="report", metrics=first, epoch=first.get("epoch"))
+        first = metrics[0] if metrics else {}  # rank 0's, as Ray keeps them; its worker has sent them
         if checkpoint is not None:
             about = {"bytes": _bytes_of(checkpoint), "status": "committed", "metrics": first}
             self.panel.send(kind="checkpoint", path=checkpoint.path, **about)
@@ -213,6 +212,20 @@ def reported_checkpoints(
     Raises:
         LabError: there is no such run, or its list is not Ray's.
     """
+    return [checkpoint for _, checkpoint in _numbered(path, filesystem)]
+
+
+def earlier_reports(config: ray.train.RunConfig) -> list[tuple[int, dict[str, Any]]]:
+    """The checkpoints of a run: which of its reports each came with, counted from 0, and the metrics."""
+    path = f"{str(config.storage_path).rstrip('/')}/{config.name}"
+    try:
+        return [(number, one.metrics) for number, one in _numbered(path, config.storage_filesystem)]
+    except Exception:  # no run, or if something is wrong with the store, Ray's own error says it better
+        return []
+
+
+def _numbered(path: str, filesystem: pyarrow.fs.FileSystem | None) -> list[tuple[int, ReportedCheckpoint]]:
+    """The checkpoints of `reported_checkpoints` with the numbers of their reports."""
     try:
         if filesystem is None and "://" not in path:
             path = str(Path(path).expanduser().absolute())
@@ -228,11 +241,11 @@ def reported_checkpoints(
         # By the number of their report; Ray keeps them by their score.
         numbered = zip(kept["checkpoint_report_indices"], kept["checkpoint_results"], strict=True)
         found = []
-        for _, result in sorted(numbered, key=lambda pair: pair[0]):
+        for number, result in sorted(numbered, key=lambda pair: pair[0]):
             name = result["checkpoint_dir_name"]
             checkpoint = ray.train.Checkpoint(f"{folder}/{name}", files)
             status = ReportedCheckpointStatus[statuses.get(name, "COMMITTED")]
-            found.append(ReportedCheckpoint(checkpoint, result["metrics"], status))
+            found.append((number, ReportedCheckpoint(checkpoint, result["metrics"], status)))
         return found
     except (OSError, ValueError, KeyError, TypeError) as error:
         fact = f"there is no list of them as Ray 2.60 writes it ({type(error).__name__}: {error})"

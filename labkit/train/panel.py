@@ -11,12 +11,13 @@ small actor (`labkit.panel.tracking.mailbox`).
 """
 
 import contextlib
+import dataclasses
 import re
 import reprlib
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 import ray
@@ -127,12 +128,12 @@ class TrainPanel(Panel):
     def new_state(self) -> TrainingRun:
         if (trainer := self._trainer) is None:
             return TrainingRun(self._name, **self._about)
-        scaling, config = trainer.scaling_config, trainer.train_loop_config or {}
+        scaling, settings = trainer.scaling_config, _settings_of(trainer.train_loop_config or {})
         recorded = ("num_workers", "use_gpu", "resources_per_worker")
         about = {**self._about, "world_size": max(scaling.max_workers, 1), "engine": "one process"}
-        about |= {"config": config, "scaling": {name: getattr(scaling, name) for name in recorded}}
+        about |= {"config": settings, "scaling": {name: getattr(scaling, name) for name in recorded}}
         for length, names in _LENGTHS.items():
-            if given := [config[name] for name in names if config.get(name) is not None]:
+            if given := [settings[name] for name in names if settings.get(name) is not None]:
                 about[length] = given[0]
         if scaling.max_workers:
             # As text: a path may be a URI ("s3://bucket/runs"), whose two slashes a Path would make one.
@@ -167,8 +168,7 @@ class TrainPanel(Panel):
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
         with ends.quiet_deaths(), self._wired(self._trainer):
             earlier = (callbacks.statuses(config) if elsewhere else None) or {}
-            epochs = [int(metrics.get("epoch", n)) + 1 for n, (_, metrics) in enumerate(earlier.values())]
-            self.state.earlier = max(epochs, default=0)  # Ray goes on from there
+            self.state.goes_on_after(callbacks.earlier_reports(config) if earlier else ())
             # What is still undecided is news.
             self._known = {path: now for path, now in earlier.items() if now[0] != "pending"}
             self._unseen = set[str]()  # checkpoints of the list before, of which no event had come
@@ -380,6 +380,15 @@ class TrainPanel(Panel):
             return f"{told}; a new run needs a new name in RunConfig(name=...)"
         done = run.history[0]["epoch"] if run.earlier and run.history else 0
         return f"went on after epoch {done}{of}" if done else ""
+
+
+def _settings_of(config: Any) -> Mapping[str, Any]:
+    """Return the settings by name: Ray passes on a dict, a dataclass, a Namespace or any other object."""
+    if isinstance(config, Mapping):
+        return config
+    if dataclasses.is_dataclass(config):
+        return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return dict(getattr(config, "__dict__", {}))
 
 
 def check_closure_size(function: Callable) -> None:

@@ -313,7 +313,7 @@ def test_what_a_loop_does_after_each_epoch_is_counted_after_the_last_one_too(tra
             for batch in loader():
                 hand.step(batch)
             clock.now += 7  # to evaluate
-            hooks.current().reporting({"loss": 1.0}, None)
+            hooks.current().report({"loss": 1.0})
             clock.now += 2
     first, *later = epochs_of(events)
     assert first["between"] == 0 and [event["between"] for event in later] == [9, 9]
@@ -408,11 +408,6 @@ def test_each_slow_step_is_told_when_it_is_made(tracker, events, monkeypatch):
         train(Hand(), loader(), epochs=2)
     told = [(one["epoch"], one["step"]) for one in events if one["kind"] == "step" and not one["done"]]
     assert told == [(epoch, step) for epoch in range(2) for step in range(1, 6)]
-
-
-def test_rows_of_what_only_looks_like_an_array():
-    assert hooks.rows_of([SimpleNamespace(shape="circle")] * 4) == 1
-    assert hooks.rows_of([SimpleNamespace(shape=lambda: (3, 4))] * 4) == 1
 
 
 @pytest.mark.parametrize(("rank", "size", "pause"), [(0, 64, 0.2), (1, 2, 0.2), (63, 64, 1.6)])

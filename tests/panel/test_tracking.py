@@ -13,11 +13,14 @@ import warnings
 from collections import UserDict
 
 import numpy as np
+import pandas
+import pyarrow
 import pytest
 
 from labkit.panel.tracking import Tracker
-from labkit.panel.tracking.hooks import memory, numbers, rows_of
+from labkit.panel.tracking.hooks import memory, numbers
 from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
+from labkit.panel.tracking.rows import of_columns
 from labkit.settings import NODE_NAME
 from labs import until
 
@@ -67,21 +70,17 @@ def array(*shape):
         (array(64, 28, 28), 64),
         ([array(64, 784), array(64)], 64),
         (({"image": array(32, 28), "mask": array(32)}, array(32)), 32),
-        (([1, 2, 3], [0, 1, 0]), 3),
-        ([(array(784), 0)] * 6, 6),
-        (None, 1),
-        ((None, array(32, 3)), 32),
-        (array(), 1),
-        ({}, 0),
         (UserDict(ids=array(32, 7), labels=array(32)), 32),  # as transformers' BatchEncoding
-        ((4, [array(32, 784), array(32)]), 32),  # of enumerate(loader)
-        (([array(32, 7), array(32)], [array(32, 7), array(32)]), 32),  # of zip(loader, loader)
-        ({"epoch": 3, "name": "digits", "x": array(32, 3)}, 32),
         ({"name": ["a"] * 32, "inputs": {"ids": array(32, 3)}}, 32),
+        (pandas.DataFrame({"x": range(7), "y": range(7)}), 7),
+        (pyarrow.table({"x": range(7), "y": range(7)}), 7),
+        (array(), None),
+        (None, None),
+        ({}, None),
     ],
 )
-def test_rows_of_a_batch(batch, rows):
-    assert rows_of(batch) == rows
+def test_rows_of_columns(batch, rows):
+    assert of_columns(batch) == rows
 
 
 def test_what_is_no_number_is_no_metric():

@@ -1,6 +1,6 @@
 """What runs in the worker: what a training loop does becomes events, which are sent to the panel.
 
-It needs the standard library alone; to send, Ray where the run is one of Ray, and else pyzmq.
+It needs only the standard library, and to send, pyzmq; on a cluster of Ray that the lab did not start, Ray.
 
 Events are JSON objects. All have ``kind`` and ``run``, and those of a worker ``at`` (Unix seconds), ``rank``,
 ``pid`` and ``node``. Their kinds, and what each carries:
@@ -9,12 +9,14 @@ Events are JSON objects. All have ``kind`` and ``run``, and those of a worker ``
 - phase: ``name`` (loading, training).
 - step: ``epoch`` (from this process's first on), ``step``, ``total``, ``rows``, ``seconds``, ``waiting``,
   ``first_wait``, ``between``, ``metrics``, ``done``: counts within this epoch and worker; ``ago``: seconds
-  since its last step; ``made``: the steps of all epochs; ``fed``: whether rows are known; ``memory`` and
-  ``gpu_memory`` of its process in bytes.
+  since its last step; ``made``: the steps of all epochs; ``fed``: whether there is a loader; ``rows`` is None where
+  nobody knows them; ``memory`` and ``gpu_memory`` of its process in bytes.
 - saved: ``epoch`` and ``step``: epochs and steps of this process when it gave a checkpoint to Ray.
 - empty: this worker's loader had no batch.
 - end: of the loop, ``seconds`` after its last epoch.
-- report: ``metrics``; ``epoch`` if known; ends an epoch.
+- report: ``metrics``; ``epoch`` if known; ends an epoch. ``passes`` that this process had made over its
+  loaders, and ``step``s since, where that is known.
+- note: ``text``: what the reader should know about the loop.
 - checkpoint: ``path``, ``bytes``, ``metrics``, ``status`` (committed, pending, validated, failed, timed out,
   deleted).
 - validation, one that runs in parallel to the training: ``path`` of the checkpoint, ``done``, ``seconds``

@@ -53,12 +53,16 @@ class Sender:
         self._unsent.append(message)
         if self._wake.empty():
             self._wake.put(None)
+        # Ray keeps a report as soon as it has heard of it: the panel must have it before the worker can die.
+        if event.get("kind") == "report" and self._urgent.empty():
+            self._urgent.put(None)
         self._start()
 
     def flush(self, seconds: float = _FLUSH_TIMEOUT) -> bool:
         """Send everything and hang up, within `seconds`; whether that was possible."""
         self._hurry.set()
         self._wake.put(None)
+        self._urgent.put(None)
         if (thread := self._thread) is not None:
             thread.join(seconds)
         self._hurry.clear()
@@ -68,6 +72,7 @@ class Sender:
         self._pid = os.getpid()
         self._unsent: deque[bytes] = deque(maxlen=_QUEUE_SIZE)
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._urgent: queue.SimpleQueue[None] = queue.SimpleQueue()  # ends the pause between two deliveries
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._hurry = threading.Event()
@@ -94,9 +99,12 @@ class Sender:
                     batch = [self._unsent.popleft() for _ in range(len(self._unsent))]
                     deliver(batch)
                     batch = []
-                    self._hurry.wait(_PAUSE)
+                    with contextlib.suppress(queue.Empty):
+                        self._urgent.get(timeout=0 if self._hurry.is_set() else _PAUSE)
         except Exception:
-            self._unsent = deque([*batch, *self._unsent], _QUEUE_SIZE)
+            # In place: an event that another thread appends meanwhile stays. The newest are kept.
+            room = _QUEUE_SIZE - len(self._unsent)
+            self._unsent.extendleft(reversed(batch[len(batch) - room :] if room < len(batch) else batch))
             self._silent_until = time.monotonic() + _RETRY_AFTER
         at_exit.cancel()
         self._thread = None

@@ -24,7 +24,8 @@ import inspect
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
 from time import perf_counter
 from types import ModuleType
@@ -32,11 +33,26 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.panel.tracking import Tracker, group_size
+from labkit.panel.tracking.alone import SoloWatch
+from labkit.panel.tracking.loaders import notes_on
+from labkit.panel.tracking.rows import (
+    Calibrated,
+    Counter,
+    forget_indexes,
+    note_index,
+    of_columns,
+    one_row,
+    torch_counter,
+    wrapped_counter,
+)
 
 _WEIGH_EVERY = 1.0  # seconds: the system counts pages for a tenth of a millisecond
 _PAUSE = 0.2  # seconds between two events of a rank; a loss on a GPU is waited for only then
 _OF_ALL = 40  # events a second of all ranks but rank 0 together, since one process takes them in …
 _LONGEST = 2.0  # … but each rank's pause has at most these seconds
+_STEPS_ALONE = 200  # after so many steps without an exchange a worker trains alone; methods exist that wait
+_KEPT = 64  # batches that a loader may draw from the one inside it before it gives the first
+_COUNTER = "_labkit_counter"  # an attribute of Ray Data's iterables
 
 _following: list["Follower"] = []  # of this process, the innermost last
 
@@ -51,10 +67,17 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 class Pass:
-    """One iteration over a loader, by a loop that did not tell what for."""
+    """One iteration over a loader, by a loop that did not tell what for.
 
-    def __init__(self, loader: Any, iterator: Any, seconds: float) -> None:
+    `inner` gets the rows of the batches that this loader draws from one inside it.
+    """
+
+    def __init__(
+        self, loader: Any, iterator: Any, seconds: float, count: Counter, inner: deque[int | None]
+    ) -> None:
         self.loader, self.iterator = weakref.ref(loader), weakref.ref(iterator)
+        self.count, self.inner = count, inner
+        self.counted = True  # whether the rows of all its batches are known
         self.epoch: Epoch | None = None  # that it trains, once that is known
         self.total = _length(loader)
         self.began = 0.0
@@ -73,6 +96,7 @@ class Epoch:
         self.ended = began
         self.length: int | None = None  # in steps, of one without a loader
         self.steps = self.rows = 0
+        self.counted = True
         self.waiting = 0.0
         self.passes: list[Pass] = []
 
@@ -83,6 +107,7 @@ class Epoch:
             self.passes.append(one)
             self.began = min(self.began, one.began)
         self.rows, self.waiting = self.rows + one.rows, self.waiting + one.waiting
+        self.counted = self.counted and one.counted
         one.rows, one.waiting = 0, 0.0
 
     @property
@@ -100,13 +125,16 @@ class Follower:
     def __init__(self, tracker: Tracker) -> None:
         self._tracker, self._on, self._thread = tracker, True, get_ident()
         self._undo = contextlib.ExitStack()
-        self._inside = False  # an `iter` or `next` that is being timed; those within it are its own
+        # The rows drawn within an `iter` or `next` that is being timed; those calls are its own.
+        self._inside: deque[int | None] | None = None
         self._optimizer: int | None = None  # whose step is under way
         self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
         self._latest: Pass | None = None  # of them
+        self._counters: weakref.WeakKeyDictionary[Any, Counter] = weakref.WeakKeyDictionary()  # inside others
         self._drawn: list[Pass] = []  # from which passes the loop has drawn since the last step
         self._epoch: Epoch | None = None
         self._epochs = self._steps = 0
+        self._passes_made = False  # whether one of them went over a loader
         self._left = self._sent = 0.0
         self._memory, self._weighed = dict[str, Any](), -_WEIGH_EVERY
         others = (tracker.in_worker and tracker.rank() and group_size()) or 0
@@ -114,6 +142,9 @@ class Follower:
         self._loss: Any = None  # of the latest `backward`
         self._shown: Any = None  # of the one before the latest step
         self._told: dict[str, Any] = {}  # by a loop that counts
+        self._counts_epochs = False  # whether the loop says itself where its epochs begin and end
+        self._reported: float | None = None  # the latest epoch in a report
+        self._solo = SoloWatch()
         self._scaled = self._loading = self._empty = False
         self.draw_watched = self.drawing(_next)
 
@@ -122,39 +153,76 @@ class Follower:
     # They run once for each batch, when a model's step has emptied the caches: few calls and few lookups.
 
     def iterating(self, original: Callable) -> Callable:
-        """``iter(loader)``."""
-        return lambda loader: self._iterate(original, loader)
+        """``iter(loader)`` of torch's own."""
+
+        def iterate(loader: Any) -> Any:
+            forget_indexes(loader)
+            return self._iterate(original, loader)
+
+        return iterate
 
     def generating(self, original: Callable) -> Callable:
         """``iter(loader)`` of one that gives a generator, which has no class to hook."""
         return lambda loader: self._iterate(original, loader, Watched)
 
-    def _iterate(self, original: Callable, loader: Any, wrap: Callable = lambda iterator: iterator) -> Any:
-        if not self._sees() or self._inside:
+    def giving_columns(self, original: Callable) -> Callable:
+        """``iter(batches)`` of Ray Data."""
+        return lambda batches: self._iterate(
+            original, batches, Watched, getattr(batches, _COUNTER, of_columns)
+        )
+
+    def dispatching(self, original: Callable) -> Callable:
+        """``iter(loader)`` of accelerate's dispatcher, which cuts batches along the first dimension."""
+        return lambda loader: self._iterate(original, loader, Watched, of_columns)
+
+    def _iterate(
+        self,
+        original: Callable,
+        loader: Any,
+        wrap: Callable = lambda iterator: iterator,
+        count: Counter | None = None,
+    ) -> Any:
+        if not self._sees() or self._inside is not None:
             return original(loader)
         if not self._loading:
             self._loading = True
             self._tracker.emit("phase", name="loading")
-        began, self._inside = perf_counter(), True
+        began, inner = perf_counter(), deque[int | None](maxlen=_KEPT)
+        self._inside = inner
         try:
             iterator = wrap(original(loader))
         finally:
-            self._inside = False
-        self._latest = self._passes[iterator] = Pass(loader, iterator, perf_counter() - began)
+            self._inside = None
+        count = count or (wrapped_counter(inner) if wrap is Watched else torch_counter(iterator))
+        self._latest = self._passes[iterator] = Pass(loader, iterator, perf_counter() - began, count, inner)
         return iterator
+
+    def indexing(self, original: Callable) -> Callable:
+        """torch's iterator asks its sampler for the rows of a batch."""
+
+        def next_index(iterator: Any) -> Any:
+            index = original(iterator)
+            if self._on and get_ident() == self._thread:
+                note_index(iterator, index)
+            return index
+
+        return next_index
 
     def drawing(self, original: Callable) -> Callable:
         """``next(iterator)``."""
 
         def draw(iterator: Any) -> Any:
-            if self._inside or not self._on or get_ident() != self._thread:
+            if not self._on or get_ident() != self._thread:
                 return original(iterator)
+            if self._inside is not None:
+                return self._draw_inside(original, iterator)
             one = self._latest
             if one is None or one.iterator() is not iterator:
                 if (one := self._passes.get(iterator)) is None:  # it was made before there were hooks
-                    one = self._passes[iterator] = Pass(iterator, iterator, 0.0)
+                    one = Pass(iterator, iterator, 0.0, lambda batch: None, deque(maxlen=_KEPT))
+                    self._passes[iterator] = one
                 self._latest = one
-            began, self._inside = perf_counter(), True
+            began, self._inside = perf_counter(), one.inner
             try:
                 batch = original(iterator)
             except StopIteration:
@@ -162,15 +230,27 @@ class Follower:
                 self._drew(one, began, 0)
                 raise
             finally:
-                self._inside = False
+                self._inside = None
             one.batches += 1
             try:
-                self._drew(one, began, rows_of(batch))
+                self._drew(one, began, one.count(batch))
             except Exception:  # a batch may be anything, and to count is never worth an error
                 self._on = False
             return batch
 
         return draw
+
+    def _draw_inside(self, original: Callable, iterator: Any) -> Any:
+        """A loader draws from the one inside it: how many rows that gave is known there."""
+        if type(iterator) is Watched:
+            return original(iterator)
+        inside, counters = self._inside, self._counters
+        if iterator not in counters:
+            counters[iterator] = torch_counter(iterator)
+        batch = original(iterator)
+        with contextlib.suppress(Exception):
+            inside.append(counters[iterator](batch))
+        return batch
 
     def before_step(self, optimizer: Any, *_: Any) -> None:
         if self._optimizer is None and self._on and get_ident() == self._thread:
@@ -212,32 +292,99 @@ class Follower:
 
         return scale
 
-    def reporting(self, metrics: Any, checkpoint: Any) -> None:
-        """The loop calls ``ray.train.report``."""
-        if not self._on:
+    def noting_report(self, original: Callable) -> Callable:
+        """``ray.train.report`` in a worker, by whatever name the loop has it."""
+
+        def report(utils: Any, metrics: Any, checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if checkpoint is not None and self._tracker.rank() == 0:  # whose metrics Ray keeps
+                refuse_what_json_lacks(metrics)
+            self.report(metrics, checkpoint=checkpoint)
+            return original(utils, metrics, checkpoint, *args, **kwargs)
+
+        return report
+
+    def noting_local_report(self, original: Callable) -> Callable:
+        """``ray.train.report`` of a run without workers, where Ray keeps no metrics as JSON."""
+
+        def report(utils: Any, metrics: Any, checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+            self.report(metrics, checkpoint=checkpoint)
+            return original(utils, metrics, checkpoint, *args, **kwargs)
+
+        return report
+
+    def giving_rows(self, original: Callable) -> Callable:
+        """``shard.iter_rows()``."""
+
+        def iter_rows(shard: Any, *args: Any, **kwargs: Any) -> Any:
+            rows = original(shard, *args, **kwargs)
+            setattr(rows, _COUNTER, one_row)
+            return rows
+
+        return iter_rows
+
+    def collating(self, original: Callable) -> Callable:
+        """``shard.iter_torch_batches()``: a `collate_fn` may make anything of the columns."""
+
+        def iter_torch_batches(shard: Any, *, batch_size: int | None = 256, **options: Any) -> Any:
+            batches = original(shard, batch_size=batch_size, **options)
+            if options.get("collate_fn") is not None:
+                setattr(batches, _COUNTER, Calibrated(batch_size))
+            return batches
+
+        return iter_torch_batches
+
+    def report(self, metrics: Any, *, checkpoint: Any = None) -> None:
+        """The loop reports; rank 0 speaks for all."""
+        if not isinstance(metrics, Mapping):
             return
-        if (epoch := self._epoch) is not None:
-            counted = epoch.first is None and isinstance(metrics, Mapping) and "epoch" in metrics
-            if counted or (epoch.first is not None and self._is_over(epoch.first)):
+        place = self.place(metrics.get("epoch"))
+        if checkpoint is not None and self._on:
+            self._tracker.emit("saved", epoch=self._epochs, step=self._steps)
+        if self._tracker.rank() == 0:
+            sent = dict(metrics)
+            if not self._tracker.in_worker:  # it stays in this process, as it is
+                texts = {name: value for name, value in metrics.items() if isinstance(value, str | int)}
+                sent = numbers(metrics) | texts
+            self._tracker.emit("report", metrics=sent, epoch=metrics.get("epoch"), **place)
+
+    def place(self, epoch: Any) -> dict[str, int]:
+        """How far the loop is at a report of `epoch`: the passes that are over, and steps since.
+
+        Nothing for a loop whose passes are unknown.
+        """
+        if not self._on:
+            return {}
+        current, number = self._epoch, number_of(epoch)
+        if current is not None:
+            if current.first is not None:
+                is_over = self._is_over(current.first)
+            else:  # the loop has no loader: a report with a new epoch ends the one before
+                is_over = not self._counts_epochs and number not in (None, self._reported) and number % 1 == 0
+            if is_over:
                 self.end_epoch()
             else:
-                self._send(epoch)
-        if checkpoint is not None:
-            self._tracker.emit("saved", epoch=self._epochs, step=self._steps)
+                self._send(current)
+        self._reported = number
+        knows_passes = self._counts_epochs or (current is not None and current.first is not None)
+        if not knows_passes and not (current is None and self._passes_made):
+            return {}
+        return {"passes": self._epochs, "step": self._epoch.steps if self._epoch is not None else 0}
 
     # -- what a loop calls whose optimizer has no hooks, such as Keras's --------------------------------
 
     def begin_epoch(self, steps: int | None = None) -> None:
         """An epoch begins, of `steps` steps if that is known."""
+        self._counts_epochs = True
         self._open(None, perf_counter())
         self._epoch.length = steps
 
-    def step(self, rows: int = 0, **metrics: Any) -> None:
-        """A step of `rows` rows was made; the metrics are numbers, read a few times a second."""
+    def step(self, rows: int | None = None, **metrics: Any) -> None:
+        """A step of `rows` rows, if known, was made; the metrics are numbers, read a few times a second."""
         self._told = metrics
         if self._epoch is None:
             self._open(None, perf_counter())
-        self._epoch.rows += rows
+        self._epoch.rows += rows or 0
+        self._epoch.counted = self._epoch.counted and rows is not None
         self._drawn.clear()  # it may draw from a loader, too
         self._made(perf_counter())
 
@@ -249,24 +396,23 @@ class Follower:
             one.rows *= one.over  # of a pass that was left by `break`, the last batch was not trained
             epoch.add(one)
         self._epochs, self._left = self._epochs + 1, epoch.ended
+        self._passes_made = self._passes_made or epoch.first is not None
         self._send(epoch, done=True)
-
-    def report(self, metrics: Mapping[str, Any]) -> None:
-        """What Ray does not report for the loop."""
-        plain = {name: value for name, value in metrics.items() if isinstance(value, str | int | float)}
-        self._tracker.emit("report", metrics=numbers(metrics) | plain, epoch=metrics.get("epoch"))
+        self._look_whether_alone(self._epochs >= 2)
 
     # -- inside --------------------------------------------------------------------------------------
 
     def _sees(self) -> bool:
         return self._on and get_ident() == self._thread
 
-    def _drew(self, one: Pass, began: float, rows: int) -> None:
+    def _drew(self, one: Pass, began: float, rows: int | None) -> None:
         """The loop has called ``next``."""
         now = perf_counter()
         self._optimizer = None  # a step that has raised is over
         if one.batches <= 1 and not one.began:
             one.began, one.first_wait = began - one.waiting, one.waiting + now - began
+        if rows is None:
+            one.counted, rows = False, 0
         one.rows, one.waiting = one.rows + rows, one.waiting + now - began
         if one.drawn_at != self._steps:
             one.drawn_at = self._steps
@@ -283,6 +429,11 @@ class Follower:
         epoch.steps, epoch.ended = epoch.steps + 1, now
         if self._steps == 1 or now - self._sent > self._pause:
             self._send(epoch)
+            self._look_whether_alone(self._steps >= _STEPS_ALONE)
+
+    def _look_whether_alone(self, sure: bool) -> None:
+        for text in self._solo.look(self._steps, sure):
+            self._tracker.emit("note", text=text)
 
     def _decide(self, drawn: list[Pass], now: float) -> None:
         """An optimizer has stepped: which of the passes that were drawn from are training?"""
@@ -332,7 +483,7 @@ class Follower:
             total=epoch.total,
             step=epoch.steps,
             made=self._steps,
-            rows=epoch.rows,
+            rows=epoch.rows if epoch.counted else None,
             seconds=max(epoch.ended - epoch.began, 0.0),
             ago=now - epoch.ended,
             waiting=epoch.waiting,
@@ -340,7 +491,7 @@ class Follower:
             between=epoch.between,
             metrics=numbers({"loss": self._shown} if self._may_read() else self._told),
             done=done,
-            fed=first is not None or epoch.rows > 0,
+            fed=first is not None or epoch.rows > 0 or not epoch.counted,
             **self._memory,
         )
 
@@ -357,8 +508,9 @@ class Follower:
         """Set the hooks in the modules that are there, and in others when they are imported."""
         _following.append(self)
         self._undo.callback(_following.remove, self)
-        if loop is not None and hasattr(sys.modules.get("ray.train"), "report"):
-            self._undo.enter_context(reports_to(loop, _reporting(self, self._tracker)))
+        if loop is not None and hasattr(sys.modules.get("ray.train.torch"), "prepare_data_loader"):
+            prepare = _preparing(self._tracker)
+            self._undo.enter_context(calls_to(loop, "ray.train.torch", "prepare_data_loader", prepare))
         later = {name for name in _HOOKS if name not in sys.modules}
         for name in _HOOKS.keys() - later:
             self.hook(name)
@@ -401,6 +553,7 @@ class Follower:
                 if self._epoch is None and self._epochs:  # it may have evaluated and saved after its last one
                     self._tracker.emit("end", seconds=perf_counter() - self._left)
                 self.end_epoch()
+                self._look_whether_alone(True)
             elif self._on and self._epoch is not None:
                 self._send(self._epoch)
         finally:  # also if the reader interrupts this
@@ -433,8 +586,7 @@ def _next(watched: Watched) -> Any:
 def following(tracker: Tracker, loop: Any = None) -> Iterator[None]:
     """Follow `loop` while the block runs it in this thread; afterwards no hook is left in this process.
 
-    `ray.train.report` is replaced, too, and the names under which the loop's module has it: so it is known
-    how many steps a checkpoint has, and without workers, where Ray has no callbacks, what was reported.
+    What `ray.train.report` calls is followed, too: only the worker knows how many passes were over then.
     """
     follower, well = Follower(tracker), False
     try:
@@ -460,12 +612,21 @@ _HOOKS: dict[str, list[tuple[str, str, Callable]]] = {
     "torch.utils.data.dataloader": [
         ("DataLoader", "__iter__", Follower.iterating),
         ("_BaseDataLoaderIter", "__next__", Follower.drawing),
+        ("_BaseDataLoaderIter", "_next_index", Follower.indexing),
     ],
     "ray.train.torch.train_loop_utils": [("_WrappedDataLoader", "__iter__", Follower.generating)],
-    "ray.data.iterator": [("_IterableFromIterator", "__iter__", Follower.generating)],
+    "ray.train.v2._internal.execution.train_fn_utils": [
+        ("DistributedTrainFnUtils", "report", Follower.noting_report),
+        ("LocalTrainFnUtils", "report", Follower.noting_local_report),
+    ],
+    "ray.data.iterator": [
+        ("_IterableFromIterator", "__iter__", Follower.giving_columns),
+        ("DataIterator", "iter_rows", Follower.giving_rows),
+        ("DataIterator", "iter_torch_batches", Follower.collating),
+    ],
     "accelerate.data_loader": [
         ("DataLoaderShard", "__iter__", Follower.generating),
-        ("DataLoaderDispatcher", "__iter__", Follower.generating),
+        ("DataLoaderDispatcher", "__iter__", Follower.dispatching),
     ],
 }
 
@@ -494,53 +655,104 @@ class _Finder:
         return spec
 
 
-def _reporting(follower: Follower, tracker: Tracker) -> Callable:
-    """What replaces ``ray.train.report`` in the loop."""
-    original = sys.modules["ray.train"].report
+def _preparing(tracker: Tracker) -> Callable:
+    """What replaces ``ray.train.torch.prepare_data_loader`` in the loop."""
+    original = sys.modules["ray.train.torch"].prepare_data_loader
 
     @functools.wraps(original)
-    def report(metrics: Any, checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        _refuse_arrays(metrics, checkpoint)
-        follower.reporting(metrics, checkpoint)
-        result = original(metrics, checkpoint, *args, **kwargs)
-        if not tracker.in_worker and isinstance(metrics, Mapping):
-            follower.report(metrics)
-        return result
+    def prepare_data_loader(data_loader: Any, *args: Any, **kwargs: Any) -> Any:
+        prepared = original(data_loader, *args, **kwargs)
+        with contextlib.suppress(Exception):  # a loader may be anything, and a note is never worth an error
+            for text in notes_on(data_loader, prepared):
+                tracker.emit("note", text=text)
+        return prepared
 
-    return report
+    return prepare_data_loader
+
+
+def reports_to(loop: Any, report: Callable) -> contextlib.AbstractContextManager:
+    """`ray.train.report` is `report` in this block, by any name in the loop's module or in the notebook."""
+    import ray.train  # noqa: F401 - not yet imported where a check runs a loop
+
+    return calls_to(loop, "ray.train", "report", report)
 
 
 @contextlib.contextmanager
-def reports_to(loop: Any, report: Callable) -> Iterator[None]:
-    """`ray.train.report` is `report` in this block, by any name in the loop's module or in the notebook."""
-    import ray.train
-
+def calls_to(loop: Any, module: str, name: str, replacement: Callable) -> Iterator[None]:
+    """A function of a module is `replacement` in this block, by any name in the loop's module or notebook."""
     while isinstance(loop, functools.partial):
         loop = loop.func
     loop = inspect.unwrap(loop)  # a function, a method or a callable object
     loop = loop if hasattr(loop, "__globals__") else type(loop).__call__
-    spaces = [vars(ray.train), getattr(loop, "__globals__", {}), vars(sys.modules["__main__"])]
-    original = ray.train.report
-    names = [(space, name) for space in spaces for name, value in list(space.items()) if value is original]
-    for space, name in names:
-        space[name] = report
+    spaces = [vars(sys.modules[module]), getattr(loop, "__globals__", {}), vars(sys.modules["__main__"])]
+    original = vars(sys.modules[module])[name]
+    places = [(space, known) for space in spaces for known, value in list(space.items()) if value is original]
+    for space, known in places:
+        space[known] = replacement
     try:
         yield
     finally:
-        for space, name in names:
-            if space.get(name) is report:
-                space[name] = original
+        for space, known in places:
+            if space.get(known) is replacement:
+                space[known] = original
 
 
-def _refuse_arrays(metrics: Any, checkpoint: Any) -> None:
-    """Ray keeps the metrics of a checkpoint as JSON; its own error names none of them."""
-    for name, value in metrics.items() if checkpoint is not None and isinstance(metrics, Mapping) else ():
-        shape, package = getattr(value, "shape", None), type(value).__module__.partition(".")[0]
-        if shape or (shape is not None and package == "torch"):
-            kind = f"{package}.{type(value).__name__} of shape {tuple(shape)}"
-            fact = f"it is a {kind}, and Ray keeps the metrics of a checkpoint as JSON"
-            fix = f"report {{{name!r}: value.tolist()}}, or save it in the checkpoint's folder"
-            raise LabError(f"report the metric {name!r}", fact, fix)
+def refuse_what_json_lacks(metrics: Any) -> None:
+    """Refuse metrics of a checkpoint that Ray can't keep: in its controller that ends the run, unnamed.
+
+    Ray writes them with pydantic. Of NumPy, that takes `float64`, which is a float, and nothing else.
+    """
+    to_json = getattr(sys.modules.get("pydantic_core"), "to_json", None)
+    if to_json is None or not isinstance(metrics, Mapping) or _is_kept(metrics, to_json):
+        return
+    for path, value in _leaves(metrics, ""):
+        if not _is_kept(value, to_json):
+            shape, kind = getattr(value, "shape", None), type(value)
+            package = kind.__module__.partition(".")[0]
+            what = f"{package}.{kind.__name__}" + (f" of shape {tuple(shape)}" if shape else "")
+            fact = f"it is a {what}, and Ray keeps the metrics of a checkpoint as JSON"
+            raise LabError(f"report the metric {path}", fact, _json_fix(path, value))
+
+
+def _json_fix(path: str, value: Any) -> str:
+    if getattr(value, "shape", None):
+        return f"report {{{path}: value.tolist()}}, or save it in the checkpoint's folder"
+    with contextlib.suppress(Exception):
+        float(value)
+        return f"report {{{path}: float(value)}}"
+    return f"report {{{path}: str(value)}}, or save it in the checkpoint's folder"
+
+
+def _is_kept(value: Any, to_json: Callable) -> bool:
+    try:
+        to_json(value)
+    except Exception:
+        return False
+    return True
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The values in nested metrics, each with its names; a key may be what can't be kept."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            if not isinstance(name, str):
+                yield f"{path}{name!r}, a key,".lstrip(), name
+            yield from _leaves(part, f"{path}[{name!r}]" if path else repr(name))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for place, part in enumerate(value):
+            yield from _leaves(part, f"{path}[{place}]")
+    else:
+        yield path, value
+
+
+def number_of(epoch: Any) -> float | None:
+    """An epoch as reported: a number from 0 on, maybe a fraction; None for anything else."""
+    with contextlib.suppress(Exception):
+        if isinstance(epoch, bool | str):
+            return None
+        number = float(epoch)
+        return number if 0 <= number < 2**53 else None
+    return None
 
 
 def _length(loader: Any) -> int | None:
@@ -563,33 +775,6 @@ def memory() -> dict[str, Any]:
     if cuda is not None and cuda.is_initialized():
         found["gpu_memory"] = cuda.memory_reserved()
     return found
-
-
-def rows_of(batch: Any) -> int:
-    """Number of rows in a batch, whatever form it has."""
-    # A DataLoader gives a list of arrays; a list of anything else is a list of rows. A tuple has parts:
-    # (inputs, targets), or (number, batch) from `enumerate`.
-    if isinstance(batch, (tuple, list)) and batch:
-        shape = getattr(batch[0], "shape", None)  # mostly it is an array, and this is called for each batch
-        if isinstance(shape, tuple) and shape and isinstance(shape[0], int):
-            return shape[0]
-        first = _first_part(batch, (Mapping, list, tuple) if isinstance(batch, tuple) else ())
-        if first is not None:
-            return rows_of(first)
-    elif not hasattr(batch, "shape") and isinstance(batch, Mapping):  # a BatchEncoding is no dict
-        return rows_of(_first_part(batch.values(), (Sized,))) if batch else 0
-    try:
-        return len(batch)
-    except Exception:  # a number, a tensor without dimensions; to count is never worth an error
-        return 1
-
-
-def _first_part(parts: Iterable[Any], containers: tuple[type, ...]) -> Any:
-    """The first that has rows: an array or a container; None if there is none."""
-    for part in parts:
-        if getattr(part, "shape", None) or (isinstance(part, containers) and not isinstance(part, str)):
-            return part
-    return None
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

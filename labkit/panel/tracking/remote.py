@@ -46,14 +46,15 @@ class RemoteTracker(Tracker):
             yield
             return
         self._begin()
-        before = warnings.showwarning
+        before, printed = warnings.showwarning, _Tee(sys.stdout, self)
         try:
             # Ray replaces `print`, but passes text on to a stdout that is not the original one.
-            with contextlib.redirect_stdout(_Tee(sys.stdout, self)):
+            with contextlib.redirect_stdout(printed):
                 warnings.showwarning = functools.partial(self._warned, before)
                 yield
         finally:
             warnings.showwarning = before
+            printed.end()
             self._sender.flush()
 
     def send(self, **event: Any) -> None:
@@ -112,6 +113,12 @@ class _Tee:
             if line.strip():
                 self._owner.emit("print", text=line)
         return len(text)
+
+    def end(self) -> None:
+        """Send the last line, which may have no end: ``print("x", end="")``, a progress bar."""
+        line, self._part = _seen(self._part), ""
+        if line.strip():
+            self._owner.emit("print", text=line)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
