@@ -7,7 +7,7 @@
 # - read the panel of a run, and tell a slow model from slow data (00-3);
 # - stop a run, and find it again later.
 #
-# **Time** … · **Needs** a first training loop in PyTorch. If `optimizer.step()` is new to you, work through PyTorch's
+# **Time** about 35 minutes · **Needs** a first training loop in PyTorch. If `optimizer.step()` is new to you, work through PyTorch's
 # [Learn the basics](https://docs.pytorch.org/tutorials/beginner/basics/intro.html) first; it takes an evening.
 
 # %% [markdown]

@@ -8,7 +8,7 @@
 # - predict how many tasks run at the same time (01-3);
 # - write an actor that survives the loss of its process (01-4).
 #
-# **Time** … · **Needs** 00
+# **Time** about 70 minutes · **Needs** 00
 
 # %% [markdown]
 # Your job needs a week on one machine, and you can have eight. Then you need something that starts processes on all of them, hands them work, and continues when a machine fails. Ray was built for this. The paper that introduced it

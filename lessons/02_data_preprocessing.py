@@ -7,7 +7,7 @@
 # - choose into how many blocks a data set is cut (02-4);
 # - find bad objects, and keep a run alive that meets them (02-3).
 #
-# **Time** … · **Needs** 00, 01
+# **Time** about 75 minutes · **Needs** 00, 01
 
 # %% [markdown]
 # In 2021, engineers at Google looked at a month of training jobs, millions of them. One job in five spent more than a third of its compute time on reading and preparing data

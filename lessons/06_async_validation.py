@@ -7,7 +7,7 @@
 # - fix a validator that returns wrong numbers and carries a data set with it (06-3);
 # - choose the best model among those that were really validated (06-4).
 #
-# **Time** … · **Needs** 00, 01, 03b
+# **Time** about 90 minutes · **Needs** 00, 01, 03b
 
 # %% [markdown]
 # Search engines that use neural networks have an expensive habit. To validate one checkpoint of such a model, you encode the whole collection with it, for example the 8.8 million passages of MS MARCO, before you can send the first query.

@@ -8,7 +8,7 @@
 # - make a run that you can repeat exactly (10-4);
 # - write the whole loop for a table of your own (10-3).
 #
-# **Time** … · **Needs** 00, 03, 03b, 05
+# **Time** about 110 minutes · **Needs** 00, 03, 03b, 05
 #
 # A packing hall sorts fruit by photograph. A grey camera costs half as much as a colour camera, and a third camera delivers its colours in the order blue, green, red. Which ones are good enough? You could train one model for each and
 # compare three numbers. But a different seed changes these numbers, too, so you need an experiment.
