@@ -21,11 +21,12 @@ import tempfile
 import time
 from typing import Any
 
+import pyarrow.parquet
+
 from benchmarks._paired import Found, parser
 from benchmarks._paired import measure as paired
 from labkit import cluster, datasets, runs, storage
 from labkit.settings import Settings
-from labkit.storage import upload_shards
 
 WAYS = ("none", "inline", "task")
 _VALIDATED_ROWS = 5000
@@ -151,7 +152,8 @@ def main() -> None:
     found = Found("async_validation", ours="task")
     found.beside["runs"] = measured
     with cluster.start(settings=settings), storage.start(settings=settings) as store:
-        upload_shards(rows, store, "benchmark-validation", prefix="rows", rows_per_shard=2500)
+        path = f"{store.bucket('benchmark-validation')}/rows/all.parquet"
+        pyarrow.parquet.write_table(rows.to_arrow(), path, filesystem=store.filesystem)
 
         def once(way: str) -> dict[str, float]:
             run = measure(way, store=store, data=data, epochs=options.epochs)

@@ -99,7 +99,7 @@ class Dataset:
 def read_rows(path: str, filesystem: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Read the images (uint8 [n, height, width]) and labels (int64 [n]) of the Parquet files at `path`.
 
-    It is a file or a folder of files that `Dataset.to_parquet` or an upload wrote, on this machine or on
+    It is a file or a folder of files that `Dataset.to_parquet` or pyarrow wrote, on this machine or on
     pyarrow's `filesystem`. Damaged files and other columns are a `LabError`, a missing file is an OSError.
     """
     import pyarrow.parquet
@@ -113,7 +113,7 @@ def read_rows(path: str, filesystem: Any = None) -> tuple[np.ndarray, np.ndarray
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the file system
         fact = str(error).partition("\n")[0] or type(error).__name__
-        fix = "name files that Dataset.to_parquet or upload_shards wrote"
+        fix = "name files that Dataset.to_parquet wrote"
         raise LabError(f"read images from {path}", fact, fix) from None
 
 
