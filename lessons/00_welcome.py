@@ -42,7 +42,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 digits = datasets.load(split="train")
 images = TensorDataset(torch.tensor(digits.images) / 255, torch.tensor(digits.labels))
-digits
+
+# %%
+import matplotlib.pyplot as plt
+
+_, places = plt.subplots(1, 8, figsize=(8, 1.3))
+for place, image, label in zip(places, digits.images, digits.labels, strict=False):
+    place.imshow(image, cmap="gray")
+    place.set_title(label)
+    place.axis("off")
 
 # %% [markdown]
 # And the loop. It's the one you know, with three calls of Ray in it:

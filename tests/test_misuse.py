@@ -72,10 +72,6 @@ spark.session(workers=-1)
 spark.session(slots=2, workers=2)
 spark.session(settings="small")
 spark.SparkPanel(None)
-display.Timeline([3])
-display.Timeline([{"begin": 2, "end": 1}])
-display.gallery("images", ["a"])
-display.gallery([IMAGES], ["a"])
 """.strip().splitlines()
 
 

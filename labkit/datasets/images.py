@@ -7,20 +7,16 @@
 import dataclasses
 import functools
 import hashlib
-import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.display.figures import gallery
 from labkit.errors import LabError
 from labkit.files import atomic_path
 
 if TYPE_CHECKING:
     import pyarrow
-
-_SHOWN = 10  # images in the display of a data set
 
 # Arrow keeps a pixel as a 32-bit number. BYTE_STREAM_SPLIT with zstd gives the same size as Arrow's
 # dictionaries with zstd, in half the time.
@@ -76,10 +72,6 @@ class Dataset:
         height, width = self.images.shape[1:]
         size = f"{len(self):,} image{'s' * (len(self) != 1)} of {height}×{width}"
         return f"<Dataset {self.name}, {self.split}: {size}, {len(self.classes)} classes>"
-
-    def _repr_html_(self) -> str:
-        captions = [self.classes[label] for label in self.labels[:_SHOWN]]
-        return f"<div>{html.escape(repr(self)[1:-1])}</div>{gallery(self.images[:_SHOWN], captions)}"
 
     def to_arrow(self) -> "pyarrow.Table":
         """Return a table for ``ray.data.from_arrow``: an image as a uint8 tensor, its label as int64."""
