@@ -56,17 +56,22 @@ from labkit import cluster
 lab = cluster.start(cpus_per_node=3)
 lab
 
-# %%
-from labkit.system import overview
+# %% [markdown]
+# Which processes did that start? `psutil` lists all processes of this machine, and these belong to Ray:
 
-overview.processes()
+# %%
+import psutil
+
+for process in psutil.process_iter(["name"]):
+    if process.info["name"].startswith(("gcs_server", "raylet", "ray::")):
+        print(process.pid, process.info["name"])
 
 # %% [markdown]
-# You'll meet the names of these programs in Ray's logs and error messages.
+# You'll meet these names in Ray's logs and error messages.
 #
 # - The Global Control Service or **GCS** (`gcs_server`), one per cluster, keeps track of nodes and actors.
 # - A **raylet**, one per node, starts worker processes and assigns them to tasks.
-# - **Worker processes** run your code.
+# - **Worker processes** run your code. Ray calls them `ray::` and then what they are doing, for example `ray::IDLE`.
 # - Your notebook is the **driver**: it submits work.
 #
 # ![The notebook is the driver; a head node with GCS, raylet and workers; a second node with raylet and workers](images/nodes.svg)

@@ -13,7 +13,6 @@ from labkit.settings import Settings
 from labkit.system import family
 
 CALLS = """
-system.processes()
 cluster.start(nodes=1.5)
 cluster.start(nodes=0)
 cluster.start(cpus_per_node=-1)
