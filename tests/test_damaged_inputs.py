@@ -13,11 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
-from PIL import Image
 
-from labkit import datasets, runs
+from labkit import runs
 from labkit.errors import LabError
 from labkit.runs.record import RunRecord, folder_of
 from labkit.storage.server import read_keys, write_keys
@@ -50,25 +48,6 @@ def damaged(good: bytes, draw: random.Random) -> bytes:
 # -- the readers: each writes good files into a folder, and returns them and what reads them -----------------
 
 
-def images(home: Path) -> tuple[list[Path], Callable]:
-    paths = [home / "photos" / name for name in ("cat/a.png", "cat/b.jpg", "dog/c.png", "dog/d.jpeg")]
-    for path, mode in zip(paths, ("RGB", "RGB", "P", "L"), strict=True):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = Image.fromarray(RANDOM.integers(0, 255, (9, 9, 3), np.uint8)).convert(mode)
-        pixels.save(path, exif=Image.Exif())
-    return paths, lambda: datasets.from_folder(home / "photos", size=(8, 8))
-
-
-def table(home: Path) -> tuple[list[Path], Callable]:
-    flats = {"size": RANDOM.normal(size=50), "colour": ["red", "blü"] * 25, "price": 1.5}
-    pandas.DataFrame(flats).to_csv(home / "flats.csv", index=False)
-    pandas.DataFrame(flats).to_parquet(home / "flats.parquet")
-    paths = [home / "flats.csv", home / "flats.parquet"]
-    return paths, lambda: [
-        datasets.from_table(path, target="price", categories=["colour"]).fingerprint for path in paths
-    ]
-
-
 def record(home: Path) -> tuple[list[Path], Callable]:
     one = RunRecord(
         name="03-torch", run_id="id-0", engine="Ray Train", state="finished", rows=1437, seed=3,
@@ -87,7 +66,7 @@ def record(home: Path) -> tuple[list[Path], Callable]:
     return [path], read
 
 
-@pytest.mark.parametrize("reader", [images, table, record])
+@pytest.mark.parametrize("reader", [record])
 @pytest.mark.filterwarnings("ignore")
 def test_a_damaged_input_is_read_or_refused(reader, tmp_path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")

@@ -33,7 +33,7 @@ SLOW = {
         "website",
     ),
     *("cluster", "connection", "forkserver", "kernel", "kills", "other_clusters", "preload"),
-    *("data_progress", "catalog", "data_page", "own_folders", "own_tables", "own_texts"),
+    *("data_progress", "catalog", "data_page"),
     *("comparison", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_06", "lesson_08"),
     *("lesson_09", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),

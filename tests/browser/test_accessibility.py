@@ -6,12 +6,10 @@ Nothing runs here but the browser, in the colours of JupyterLab's themes. test_b
 import sys
 from pathlib import Path
 
-import numpy as np
-import pandas
 import pytest
 
 from jupyterlab import ARTEFACTS, accessible, browser
-from labkit import datasets, runs
+from labkit import runs
 from labkit.data import ExecutionRun, OperatorState
 from labkit.display import cards
 from labkit.exercises.checking import Verdict
@@ -85,7 +83,6 @@ def shown(home):
         )  # fmt: skip
         record.write(folder_of(home, record.name, record.run_id))
         records.append(record)
-    frame = pandas.DataFrame({EVIL: [f"{EVIL}{n % 2}" for n in range(8)], "price": np.arange(8) / 3})
     return {
         "a training": live_and_over(training(), T0 + 30),
         "a sweep": live_and_over(sweep(), T0 + 30),
@@ -99,7 +96,6 @@ def shown(home):
         "marks": [
             cards.frame(*(cards.mark(kind, f"{kind} {EVIL}") for kind in ("ok", "bad", "wait", "dim", "now")))
         ],
-        "data of one's own": [datasets.from_table(frame, target="price", categories=[EVIL])._repr_html_()],
         "two runs": [runs.compare("0", "1", home)._repr_html_()],
     }
 
