@@ -193,8 +193,8 @@ with panel.watch(trainer):
 # %%
 from labkit import runs
 
-columns = ["run", "started", "state", "epochs", "epoch s", "rows/s", "waiting_share"]
-runs.table(last=5, columns=columns)
+table = runs.table(last=5)
+table[["run", "started", "state", "epochs", "epoch s", "rows/s", "waiting"]]
 
 # %% [markdown]
 # ### Exercise 00-3 ★★ · What would fast data bring?

@@ -62,7 +62,7 @@ SLOW = {
     *("class_bucket", "sharing"),
     *("hang", "hooks", "ray_reporting", "tensorflow", "validation"),
     *("sweep_panel", "sweep_restore"),
-    *("schedule", "lesson_12", "lesson_12b"),
+    *("schedule", "lesson_12", "lesson_12b", "mlflow"),
 }
 
 # {module: what of it `make test` runs all the same}. Everything else in these modules is deep.
@@ -145,6 +145,7 @@ DEEP = {
     "damaged_inputs": (),
     "additions": (),
     "benchmarks": (),
+    "mlflow": (),
     "plain": (),
     # `test_it_is_small` needs no environment of its own
     "light_install": ("test_it_is_small",),
@@ -185,12 +186,14 @@ TOUCHED = {
     "labkit/storage/": ("storage_ray", "store_kernel", "class_bucket"),
     "labkit/faults.py": ("fault_injection", "campaign"),
     "labkit/interrupts.py": ("kernel", "benchmarks"),
+    "labkit/runs/": ("damaged_inputs", "mlflow"),
+    "docs/runs.md": ("mlflow",),
     "labkit/models/": ("keras_models", "tensorflow"),
     "labkit/exercises/": (*_CHECKS, "running_cluster"),
     "lessons/checks/": _CHECKS,
     "classroom/": ("class_bucket", "board_page", "grading"),
     "notebooks/own_experiment/": ("own_experiment",),
-    "labkit/datasets/": ("damaged_inputs", "plain", "storage_ray"),
+    "labkit/datasets/": ("plain", "storage_ray"),
     "datasets/": ("plain", "bundle"),
     "benchmarks/_engines/": ("comparison",),
     "benchmarks/": ("benchmarks", "campaign"),

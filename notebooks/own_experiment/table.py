@@ -170,7 +170,7 @@ with result.get_best_checkpoint("rmse", "min").as_directory() as folder:
 found = ", ".join(f"{name} {value:.4g}" for name, value in measure(model, test).items())
 print(f"on {len(test)} test rows: {found}")
 runs.note(panel.run_id, f"test: {found}")
-print(runs.table(name=NAME, columns=["started", "state", "lr", "width", "seed", "rmse", "note"]))
+print(runs.table(NAME)[["started", "state", "lr", "width", "seed", "rmse", "note"]])
 
 # %%
 store.stop()

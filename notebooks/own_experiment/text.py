@@ -159,7 +159,7 @@ with result.get_best_checkpoint("perplexity", "min").as_directory() as folder:
 found = ", ".join(f"{name} {value:.4g}" for name, value in measure(model, test).items())
 print(f"on {len(test)} test rows: {found}")
 runs.note(panel.run_id, f"test: {found}")
-print(runs.table(name=NAME, columns=["started", "state", "lr", "width", "seed", "perplexity", "note"]))
+print(runs.table(NAME)[["started", "state", "lr", "width", "seed", "perplexity", "note"]])
 
 # %%
 # What the model makes of the beginning of a test row.

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from jupyterlab import ARTEFACTS, accessible, browser
-from labkit import runs
 from labkit.data import ExecutionRun, OperatorState
 from labkit.display import cards
 from labkit.exercises.checking import Verdict
@@ -96,7 +95,6 @@ def shown(home):
         "marks": [
             cards.frame(*(cards.mark(kind, f"{kind} {EVIL}") for kind in ("ok", "bad", "wait", "dim", "now")))
         ],
-        "two runs": [runs.compare("0", "1", home)._repr_html_()],
     }
 
 
