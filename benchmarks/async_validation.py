@@ -23,9 +23,10 @@ from typing import Any
 
 import pyarrow.parquet
 
+from benchmarks._digits import rendered
 from benchmarks._paired import Found, parser
 from benchmarks._paired import measure as paired
-from labkit import cluster, datasets, runs, storage
+from labkit import cluster, runs, storage
 from labkit.settings import Settings
 
 WAYS = ("none", "inline", "task")
@@ -146,8 +147,7 @@ def main() -> None:
     options.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     options = options.parse_args()
     settings = Settings.from_env()
-    data = datasets.load("rendered", "train", n=options.rows)
-    rows = datasets.load("rendered", "test", n=_VALIDATED_ROWS)
+    data, rows = rendered(options.rows), rendered(_VALIDATED_ROWS, split="test")
     measured: dict[str, list[dict[str, Any]]] = {way: [] for way in options.ways}
     found = Found("async_validation", ours="task")
     found.beside["runs"] = measured

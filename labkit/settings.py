@@ -22,13 +22,12 @@ PACKAGE_ROOT = Path(__file__).resolve().parent
 CHECKOUT = PACKAGE_ROOT.parent  # the folder that has the package, in a checkout
 NODE_NAME = "LABKIT_NODE"  # set on each node that the lab starts; elsewhere the host's name is used
 OTHER_HOME = "export LABKIT_HOME=/path/of/a/folder/that/you/can/write"
-DATASETS = ("digits", "mnist", "rendered")
+DATASETS = ("digits", "mnist")
 
 _PANELS = {name: name for name in ("auto", "widgets", "text", "none")}
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True}
 _FLAGS |= {"0": False, "false": False, "no": False, "off": False}
 _URL, _EXAMPLE = r"https?://[^/\s]+\S*", "an address as in http://127.0.0.1:9000"
-_PLACE = f"{_URL}|(?!.*://).*"
 
 
 def default_home() -> Path:
@@ -63,7 +62,6 @@ class Settings:
     preload: bool = _setting("LABKIT_PRELOAD", True, _FLAGS)
     panel: str = _setting("LABKIT_PANEL", "auto", _PANELS)
     hang_after: int = _setting("LABKIT_HANG_AFTER", 30, "[0-9]{1,9}", "whole seconds, or 0 for never")
-    mirror: str | None = _setting("LABKIT_MIRROR", None, _PLACE, "an http address or a folder", secret=True)
     # Whether a wrong answer raises, and how many times its limit a check may take.
     check_strict: int = _setting("LABKIT_CHECK", 0, {"strict": 1, "patient": 10, **_FLAGS})
     ray_address: str | None = _setting("RAY_ADDRESS", None, ".+", "the address of a cluster")

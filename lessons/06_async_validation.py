@@ -31,6 +31,7 @@ store = storage.start()
 # %%
 import time
 
+import numpy as np
 from torch.utils.data import TensorDataset
 
 
@@ -40,13 +41,15 @@ class SlowRows(TensorDataset):
         return super().__getitem__(row)
 
 
-def as_rows(digits):
-    return SlowRows(torch.tensor(digits.images).unsqueeze(1) / 255, torch.tensor(digits.labels))
+def moved(digits, count):  # digits that are moved by up to two pixels, so that there are enough of them
+    numbers = np.random.default_rng(0)
+    rows, shifts = numbers.integers(len(digits), size=count), numbers.integers(-2, 3, size=(count, 2))
+    images = [np.roll(digits.images[rows[i]], shifts[i], axis=(0, 1)) for i in range(count)]
+    return SlowRows(torch.tensor(np.stack(images)).unsqueeze(1) / 255, torch.tensor(digits.labels[rows]))
 
 
-train = as_rows(datasets.load("rendered", "train", n=3000))
-held_out = datasets.load("rendered", "test", n=4000)
-valid, test = as_rows(held_out[:2000]), as_rows(held_out[2000:])
+train, held_out = datasets.load("digits", "train"), datasets.load("digits", "test")
+train, valid, test = moved(train, 3000), moved(held_out[:180], 2000), moved(held_out[180:], 2000)
 
 
 # %%
