@@ -524,7 +524,7 @@ assert pandas.read_csv(path)["district"].isna().sum() == (district == "NA").sum(
 
 # %%
 def read_table(path, target, categories=(), drop=(), encoding="utf-8-sig"):
-    """Return the table as it is in the file, and the numbers that the model gets, without the target."""
+    """Return the table with its texts unchanged, and the numbers that the model gets, without the target."""
     texts = [*categories, *drop]
     options = {"keep_default_na": False, "encoding": encoding}
     table = pandas.read_csv(path, dtype=dict.fromkeys(texts, str), **options)

@@ -60,7 +60,10 @@ class Dataset:
     @functools.cached_property
     def fingerprint(self) -> str:
         """12 digits of a hash of images and labels."""
-        return fingerprint(str(self.images.shape), self.images, self.labels)
+        digest = hashlib.sha256(str(self.images.shape).encode())
+        digest.update(np.ascontiguousarray(self.images))
+        digest.update(np.ascontiguousarray(self.labels))
+        return digest.hexdigest()[:12]
 
     def __getitem__(self, which: Any) -> Any:
         """Return one row as (image, label); for a slice, a mask or an array of indices, a `Dataset`."""
@@ -77,7 +80,9 @@ class Dataset:
         """Return a table for ``ray.data.from_arrow``: an image as a uint8 tensor, its label as int64."""
         import pyarrow
 
-        return pyarrow.table({"image": column(self.images), "label": self.labels})
+        # Ray Data reads tensors as arrays of that shape, and would read lists as objects.
+        images = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(self.images))
+        return pyarrow.table({"image": images, "label": self.labels})
 
     def to_parquet(self, path: str | Path) -> Path:
         """Write a Parquet file, completely or not at all, and return its path."""
@@ -107,20 +112,3 @@ def read_rows(path: str, filesystem: Any = None) -> tuple[np.ndarray, np.ndarray
         fact = str(error).partition("\n")[0] or type(error).__name__
         fix = "name files that Dataset.to_parquet wrote"
         raise LabError(f"read images from {path}", fact, fix) from None
-
-
-def fingerprint(about: str, *arrays: np.ndarray) -> str:
-    """12 digits of a hash of a text and of arrays."""
-    digest = hashlib.sha256(about.encode())
-    for values in arrays:
-        digest.update(np.ascontiguousarray(values))
-    return digest.hexdigest()[:12]
-
-
-def column(values: np.ndarray) -> "pyarrow.Array":
-    """An Arrow column. Ray Data reads tensors as arrays of that shape, and would read lists as objects."""
-    import pyarrow
-
-    if values.ndim == 1:
-        return pyarrow.array(values)
-    return pyarrow.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))

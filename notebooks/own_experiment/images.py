@@ -38,7 +38,7 @@ CONFIG["seed"] = last.config["seed"] if last else given.seed  # else other rows 
 # ## Read the images
 # Pillow opens nearly everything, and some of it goes wrong in silence: of a TIFF stack it shows the first
 # page, `np.asarray` of an image with a palette has the numbers of its colours and not the colours,
-# `convert` cuts 16 bits off at 255, a transparent pixel has any colour, and a photograph lies on its side
+# `convert` cuts 16 bits off at 255, a transparent pixel has any colour, and a photograph is on its side
 # until its EXIF data are applied.
 # So a file with several pages or more than 8 bits per pixel is refused here, and the rest is handled. Read
 # what the function prints: each folder is a class, `train` and `test` would be two of them.

@@ -40,14 +40,14 @@ CONFIG["seed"] = last.config["seed"] if last else given.seed  # else other rows 
 # become empty cells, the code `007` becomes the number 7, and a single `n/a` turns a column of numbers into
 # texts.
 # So name the columns of texts: `categories` for those that the model gets, `drop` for those that it
-# doesn't. Their cells stay as they are in the file. Every other column must have a number in every row.
+# doesn't. Their cells stay unchanged. Every other column must have a number in every row.
 # Read what the function prints: a code that is listed as numbers belongs in `categories`, and letters such
 # as Ã mean that `encoding` is wrong (Excel often writes `"latin-1"`).
 
 
 # %%
 def read_table(path, target, categories=(), drop=(), encoding="utf-8-sig"):
-    """Return the table as it is in the file, and the numbers that the model gets, without the target."""
+    """Return the table with its texts unchanged, and the numbers that the model gets, without the target."""
     texts = [*categories, *drop]
     options = {"keep_default_na": False, "encoding": encoding}
     table = pandas.read_csv(path, dtype=dict.fromkeys(texts, str), **options)

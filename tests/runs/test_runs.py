@@ -109,6 +109,13 @@ def test_no_value_breaks_the_table(values, home):
     assert repr(list(table["odd"])) == repr([[value] for value in values[::-1]])
 
 
+def test_nothing_of_a_record_is_code(home):
+    evil = "<script>alert(1)</script>"
+    about = {"name": evil, "metrics": {evil: 1.0, "word": evil}, "config": {evil * 2: evil}, "note": evil}
+    write(home, **about)
+    assert "<script" not in runs.table()._repr_html_()
+
+
 def test_a_configuration_need_not_be_a_dict(home):
     write(home, 0, config={"lr": 0.1})
     write(home, 1, config=argparse.Namespace(lr=0.2))
