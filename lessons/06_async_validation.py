@@ -26,7 +26,7 @@ store = storage.start()
 
 # %% [markdown]
 # ## Validation inside the loop
-# There are images to train with, images to validate with, and 2,000 test images that wait until everything is decided. At work, the rows come over a network, and a GPU computes while the CPU waits for it. Here, half a millisecond of sleep for each row stands for both waits.
+# There are images to train with, images to validate with, and 2,000 test images that wait until everything is decided. The lab ships fewer digits, so each of them appears several times, moved by up to a pixel. At work, the rows come over a network, and a GPU computes while the CPU waits for it. Here, half a millisecond of sleep for each row stands for both waits.
 
 # %%
 import time
@@ -41,9 +41,9 @@ class SlowRows(TensorDataset):
         return super().__getitem__(row)
 
 
-def moved(digits, count):  # digits that are moved by up to two pixels, so that there are enough of them
+def moved(digits, count):  # each image several times, moved by up to a pixel
     numbers = np.random.default_rng(0)
-    rows, shifts = numbers.integers(len(digits), size=count), numbers.integers(-2, 3, size=(count, 2))
+    rows, shifts = numbers.integers(len(digits), size=count), numbers.integers(-1, 2, size=(count, 2))
     images = [np.roll(digits.images[rows[i]], shifts[i], axis=(0, 1)) for i in range(count)]
     return SlowRows(torch.tensor(np.stack(images)).unsqueeze(1) / 255, torch.tensor(digits.labels[rows]))
 
@@ -556,7 +556,7 @@ tested = my_loop.accuracy(model, test)
 print(f"epoch {state['epoch']}: accuracy on {len(test)} test images: {tested:.3f}")
 
 # %% tags=["claim"]
-assert tested >= 0.95
+assert tested >= 0.88
 
 # %% [markdown]
 # `get_best_checkpoint` can be wrong. Here is one case: many loops report a rough `val_accuracy` of their own, on a few hundred rows. The validator's value replaces it later. If the validation fails, the rough value stays, and a lucky one can win.
