@@ -129,10 +129,10 @@ class World:
             "kill rank": lambda: faults.kill_rank(rank),
             "freeze rank": lambda: faults.freeze_rank(rank, seconds=seconds),
             "slow rank": lambda: faults.slow_rank(rank, share=0.3, seconds=seconds),
-            "kill node": lambda: faults.kill_node(self.spare),
+            "kill node": lambda: _kill_node(self.spare),
             "freeze node": lambda: _freeze_node(self.spare, seconds),
             "drain node": lambda: faults.drain_node(self.spare, deadline=1 + rank),
-            "freeze store": lambda: faults.freeze_store(self.store, seconds=seconds),
+            "freeze store": lambda: _freeze_store(seconds),
             "kill controller": faults.kill_controller,
             "damage checkpoint": faults.kill_controller,  # and then `_damage`
             "kill kernel": lambda: faults.Fault("kill the kernel", _kill_this_process),
@@ -177,6 +177,20 @@ class World:
             time.sleep(0.1)
         if len(self.lab.nodes) < 2:
             again(lambda: self.lab.add_node(cpus=_CPUS))
+
+
+def _kill_node(name: str) -> faults.Fault:
+    """Kill all processes of a node (SIGKILL), as if its plug were pulled."""
+    return faults.kill(f"kill {name}", lambda panel: faults.node_processes(panel, name))
+
+
+def _freeze_store(seconds: float) -> faults.Fault:
+    """Stop the lab's object store for a while: requests are neither answered nor refused."""
+
+    def victims(panel: Any) -> list[psutil.Process]:
+        return [one.process for one in faults.running(panel, family.STORE)]
+
+    return faults.freeze("freeze the store", victims, seconds)
 
 
 def _freeze_node(name: str, seconds: float) -> faults.Fault:

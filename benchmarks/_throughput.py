@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks._digits import rendered
 from benchmarks._paired import Found, measure, parser
-from labkit import datasets
 from labkit.settings import Settings
 
 GLOBAL_BATCH, WORKERS = 128, 2
@@ -28,7 +28,7 @@ def rows_folder(settings: Settings, rows: int) -> str:
     folder = settings.home / "benchmarks" / f"rendered-{rows}"
     paths = [folder / f"part-{rank:05}.parquet" for rank in range(WORKERS)]
     if not all(path.exists() for path in paths):
-        data, size = datasets.rendered(rows), -(-rows // WORKERS)
+        data, size = rendered(rows), -(-rows // WORKERS)
         for rank, path in enumerate(paths):
             data[rank * size : (rank + 1) * size].to_parquet(path)
     return str(folder)

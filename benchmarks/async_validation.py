@@ -21,11 +21,13 @@ import tempfile
 import time
 from typing import Any
 
+import pyarrow.parquet
+
+from benchmarks._digits import rendered
 from benchmarks._paired import Found, parser
 from benchmarks._paired import measure as paired
-from labkit import cluster, datasets, runs, storage
+from labkit import cluster, runs, storage
 from labkit.settings import Settings
-from labkit.storage import upload_shards
 
 WAYS = ("none", "inline", "task")
 _VALIDATED_ROWS = 5000
@@ -145,13 +147,13 @@ def main() -> None:
     options.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     options = options.parse_args()
     settings = Settings.from_env()
-    data = datasets.load("rendered", "train", n=options.rows)
-    rows = datasets.load("rendered", "test", n=_VALIDATED_ROWS)
+    data, rows = rendered(options.rows), rendered(_VALIDATED_ROWS, split="test")
     measured: dict[str, list[dict[str, Any]]] = {way: [] for way in options.ways}
     found = Found("async_validation", ours="task")
     found.beside["runs"] = measured
     with cluster.start(settings=settings), storage.start(settings=settings) as store:
-        upload_shards(rows, store, "benchmark-validation", prefix="rows", rows_per_shard=2500)
+        path = f"{store.bucket('benchmark-validation')}/rows/all.parquet"
+        pyarrow.parquet.write_table(rows.to_arrow(), path, filesystem=store.filesystem)
 
         def once(way: str) -> dict[str, float]:
             run = measure(way, store=store, data=data, epochs=options.epochs)

@@ -34,7 +34,6 @@ from benchmarks._paired import Found, parser
 from labkit import cluster, datasets, storage
 from labkit.errors import LabError
 from labkit.settings import Settings
-from labkit.storage import upload
 from labkit.system import family
 
 _EPOCHS = 4  # that are still to be trained when a training goes on
@@ -58,7 +57,7 @@ def kill_in_an_upload(rng: random.Random, settings: Settings) -> str:
         killer = _Killer(lambda: len(committed) >= wait_for, rng.uniform(0, 0.005), settings)
         pausing.append(lambda: len(committed) >= wait_for and killer.join())
         try:
-            upload(images, store, "faults", prefix=prefix)
+            _upload(images, store, prefix)
         except LabError as error:
             told = time.monotonic()
             _named(error, store)
@@ -67,7 +66,7 @@ def kill_in_an_upload(rng: random.Random, settings: Settings) -> str:
         killer.join()
     store = storage.start(settings=settings)
     _all_there(store, committed)
-    path = upload(images, store, "faults", prefix=prefix)
+    path = _upload(images, store, prefix)
     if len(store.files.find(path)) != len(images):
         raise Lost("after the second upload not everything is there")
     store.files.rm(path, recursive=True)
@@ -191,6 +190,14 @@ class _Killer(threading.Thread):
         time.sleep(self._after)
         self.at = time.monotonic()
         os.kill(self._pid, signal.SIGKILL)
+
+
+def _upload(images: datasets.Dataset, store: storage.Store, prefix: str) -> str:
+    """Send each image as an object, and return the path that all of them are below."""
+    path = f"{store.bucket('faults')}/{prefix}"
+    with store.explained(f"upload to {path}"):
+        store.files.pipe({f"{path}/{row:05}": image.tobytes() for row, image in enumerate(images.images)})
+    return path
 
 
 @contextlib.contextmanager

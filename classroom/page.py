@@ -95,11 +95,11 @@ def _exercises(learners: list[Learner]) -> list[str]:
     return [id for id in plan.read().exercises if plan.lesson_of(id) in begun]
 
 
-def _minutes(learners: list[Learner]) -> Iterator[tuple[str, float, float, float, int]]:
-    """Section, planned minutes, median, longest and learners of each section that anybody was in."""
-    for section, planned in plan.read().minutes.items():
+def _minutes(learners: list[Learner]) -> Iterator[tuple[str, float, float, int]]:
+    """Yield section, median, longest and learners of each section that anybody was in."""
+    for section in plan.read().sections:
         if found := [one.minutes[section] for one in learners if section in one.minutes]:
-            yield section, planned, statistics.median(found), max(found), len(found)
+            yield section, statistics.median(found), max(found), len(found)
 
 
 def _spread(learners: list[Learner], what: str, form: str) -> Iterator[dict]:

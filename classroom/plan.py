@@ -1,4 +1,4 @@
-"""The plan of the lessons, read from the notebooks next to this package: exercises, sections, minutes."""
+"""The plan of the lessons, read from the notebooks next to this package: exercises and sections."""
 
 import json
 import re
@@ -15,12 +15,12 @@ class Plan:
 
     Attributes:
         exercises: ids, in order.
-        minutes: section ("03 Checkpoints") → its minutes, which the build computes from words and lines.
+        sections: their names, such as "03 Checkpoints", in order.
         cells: source of a code cell → its section, or "" if several sections have such a cell.
     """
 
     exercises: list[str] = field(default_factory=list)
-    minutes: dict[str, float] = field(default_factory=dict)
+    sections: list[str] = field(default_factory=list)
     cells: dict[str, str] = field(default_factory=dict)
 
 
@@ -31,7 +31,6 @@ def read(notebooks: Path = NOTEBOOKS) -> Plan:
     for path in sorted(notebooks.glob("[0-9][0-9]*_*.ipynb")):
         try:
             notebook = json.loads(path.read_text(encoding="utf-8"))
-            minutes = notebook["metadata"].get("labkit", {}).get("minutes", {})
             cells = [(one["cell_type"], "".join(one["source"]).strip()) for one in notebook["cells"]]
         except (OSError, ValueError, TypeError, KeyError):
             continue  # no notebook
@@ -41,9 +40,9 @@ def read(notebooks: Path = NOTEBOOKS) -> Plan:
             if kind == "code":
                 plan.cells[text] = section if plan.cells.get(text, section) == section else ""
                 continue
-            if heading := re.match(r"##? ((?:\d\db? · )?(.+))", text):
-                section = f"{number} {heading[2]}"
-                plan.minutes[section] = float(minutes.get(heading[1], 0))
+            if heading := re.match(r"##? (?:\d\db? · )?(.+)", text):
+                section = f"{number} {heading[1]}"
+                plan.sections.append(section)
             plan.exercises.extend(re.findall(r"(?m)^### Exercise (\d\db?-\d+)\b", text))
     return plan
 

@@ -5,8 +5,6 @@
         result = trainer.fit()
     fault                                                       # what was done, and what it cost
 
-    faults.freeze_store(store, seconds=3).now()
-
 A fault happens at its moment and undoes itself. Only processes that the lab has recorded are touched. What
 cannot be done is refused, and the card of the fault says why.
 """
@@ -17,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import psutil
 
@@ -28,13 +26,7 @@ from labkit.panel.panel import Panel
 from labkit.settings import Settings
 from labkit.system import family
 
-if TYPE_CHECKING:
-    from labkit.storage import Store
-
-__all__ = [
-    "Fault", "drain_node", "freeze_rank", "freeze_store", "kill_controller", "kill_node", "kill_rank",
-    "slow_rank",
-]  # fmt: skip
+__all__ = ["Fault", "drain_node", "freeze_rank", "kill_controller", "kill_rank", "slow_rank"]
 
 _EVERY = 0.02  # seconds between two looks
 _PERIOD = 0.1  # seconds in which a slowed process runs once and stops once
@@ -156,7 +148,7 @@ class Fault:
 
 def kill_rank(rank: int) -> Fault:
     """Kill the process of one rank (SIGKILL), as the kernel does when memory runs out."""
-    return _kill(f"kill rank {rank}", lambda panel: _rank(panel, rank))
+    return kill(f"kill rank {rank}", lambda panel: _rank(panel, rank))
 
 
 def freeze_rank(rank: int, *, seconds: float = 3.0) -> Fault:
@@ -169,11 +161,6 @@ def slow_rank(rank: int, *, share: float = 0.5, seconds: float = 5.0) -> Fault:
     if not 0 < share < 1:
         raise LabError(f"slow rank {rank} down", f"share is {share!r}", "pass a number between 0 and 1")
     return freeze(f"slow rank {rank} down", lambda panel: _rank(panel, rank), seconds, share)
-
-
-def kill_node(name: str) -> Fault:
-    """Kill all processes of a node (SIGKILL), as if its plug were pulled. The head is refused."""
-    return _kill(f"kill {name}", lambda panel: node_processes(panel, name))
 
 
 def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
@@ -208,29 +195,16 @@ def kill_controller() -> Fault:
     """Kill the process that directs the run's workers. `fit()` raises, and nothing repeats it."""
 
     def victims(panel: Panel | None) -> list[psutil.Process]:
-        for one in _running(panel):
+        for one in running(panel):
             with contextlib.suppress(psutil.Error):
                 if "TrainController" in " ".join(one.process.cmdline()):
                     return [one.process]
         raise LabError("kill the controller", "none runs here", "use a trainer of Ray Train")
 
-    return _kill("kill the controller", victims)
+    return kill("kill the controller", victims)
 
 
-def freeze_store(store: "Store", *, seconds: float = 3.0) -> Fault:
-    """Stop the embedded object store for a while: requests are neither answered nor refused."""
-
-    def victims(panel: Panel | None) -> list[psutil.Process]:
-        found = [one.process for one in _running(panel, family.STORE)]
-        if not found or not store.endpoint.startswith("http://127.0.0.1:"):
-            fact = f"the lab did not start {store.endpoint} on this machine"
-            raise LabError("freeze the store", fact, "use the embedded one: storage.start()")
-        return found
-
-    return freeze("freeze the store", victims, seconds)
-
-
-def _kill(name: str, victims: _Victims) -> Fault:
+def kill(name: str, victims: _Victims) -> Fault:
     """A fault that kills what `victims` finds."""
 
     def act(panel: Panel | None) -> _Action:
@@ -266,9 +240,7 @@ def _ticks(seconds: float) -> _Action:
         yield ""
 
 
-def _running(
-    panel: Panel | None, group: str = family.CLUSTER, node: str | None = None
-) -> list[family.Member]:
+def running(panel: Panel | None, group: str = family.CLUSTER, node: str | None = None) -> list[family.Member]:
     """What the lab has started and runs in the home of a run; without one, in that of this process."""
     return family.running((Settings.from_env() if panel is None else panel.settings).home, group, node)
 
@@ -279,7 +251,7 @@ def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
     workers = panel.state.workers
     # On another machine, the same pid is another process.
     where = [(one.pid, one.node) for number, one in workers.items() if number == rank]
-    if found := [one.process for one in _running(panel) if (one.pid, one.node) in where]:
+    if found := [one.process for one in running(panel) if (one.pid, one.node) in where]:
         return found
     ranks = ", ".join(f"{number} on {one.node}" for number, one in sorted(workers.items()))
     fact = f"the lab has started no process of it on this machine; this run has the ranks {ranks}"
@@ -288,11 +260,11 @@ def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
 
 def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
     """All processes of a node that the lab has started, and that is not the head."""
-    others = {one.node for one in _running(panel)} - {"", "head"}
+    others = {one.node for one in running(panel)} - {"", "head"}
     if name not in others:
         fact = "the cluster would end" if name == "head" else "the lab has started no such node"
         raise LabError(f"touch {name}", fact, f"name one of {', '.join(sorted(others))}, or lab.add_node()")
-    return [one.process for one in _running(panel, node=name)]
+    return [one.process for one in running(panel, node=name)]
 
 
 def _send(processes: list[psutil.Process], number: int) -> str:

@@ -23,13 +23,12 @@ PACKAGE_ROOT = Path(__file__).resolve().parent
 CHECKOUT = PACKAGE_ROOT.parent  # the folder that has the package, in a checkout
 NODE_NAME = "LABKIT_NODE"  # set on each node that the lab starts; elsewhere the host's name is used
 OTHER_HOME = "export LABKIT_HOME=/path/of/a/folder/that/you/can/write"
-DATASETS = ("digits", "mnist", "rendered")
+DATASETS = ("digits", "mnist")
 
 _PANELS = {name: name for name in ("auto", "widgets", "text", "none")}
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True}
 _FLAGS |= {"0": False, "false": False, "no": False, "off": False}
 _URL, _EXAMPLE = r"https?://[^/\s]+\S*", "an address as in http://127.0.0.1:9000"
-_PLACE = f"{_URL}|(?!.*://).*"
 
 
 def default_home() -> Path:
@@ -55,11 +54,6 @@ def absolute(path: str) -> str:
 
 def _path(text: str) -> Path:
     return Path(absolute(text))
-
-
-def _place(text: str) -> str:
-    """Return an address unchanged, and the absolute form of a folder's path."""
-    return text if "://" in text else absolute(text)
 
 
 def _setting(
@@ -93,9 +87,6 @@ class Settings:
     panel: str = _setting("LABKIT_PANEL", "auto", _PANELS)
     hang_after: int = _setting(
         "LABKIT_HANG_AFTER", 30, "[0-9]{1,9}", "whole seconds, or 0 for never", read=int
-    )
-    mirror: str | None = _setting(
-        "LABKIT_MIRROR", None, _PLACE, "an http address or a folder", read=_place, secret=True
     )
     # Whether a wrong answer raises, and how many times its limit a check may take.
     check_strict: int = _setting("LABKIT_CHECK", 0, {"strict": 1, "patient": 10, **_FLAGS})
@@ -151,11 +142,10 @@ VARIABLES: dict[str, str] = {one.name: one.metadata["variable"] for one in field
 
 
 def _make_absolute(env: MutableMapping[str, str]) -> None:
-    """Replace relative paths of settings by what this process takes them for."""
-    for name, read in (("LABKIT_HOME", absolute), ("LABKIT_MIRROR", _place)):
-        text = env.get(name, "").strip()
-        if text:
-            env[name] = read(text)
+    """Replace a relative home by what this process takes it for."""
+    home = env.get("LABKIT_HOME", "").strip()
+    if home:
+        env["LABKIT_HOME"] = absolute(home)
 
 
 def _value(setting: Field, text: str) -> Any:

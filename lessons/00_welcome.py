@@ -7,7 +7,7 @@
 # - read the panel of a run, and tell a slow model from slow data (00-3);
 # - stop a run, and find it again later.
 #
-# **Time** … · **Needs** a first training loop in PyTorch. If `optimizer.step()` is new to you, work through PyTorch's
+# **Time** about 35 minutes · **Needs** a first training loop in PyTorch. If `optimizer.step()` is new to you, work through PyTorch's
 # [Learn the basics](https://docs.pytorch.org/tutorials/beginner/basics/intro.html) first; it takes an evening.
 
 # %% [markdown]
@@ -42,7 +42,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 digits = datasets.load(split="train")
 images = TensorDataset(torch.tensor(digits.images) / 255, torch.tensor(digits.labels))
-digits
+
+# %%
+import matplotlib.pyplot as plt
+
+_, places = plt.subplots(1, 8, figsize=(8, 1.3))
+for place, image, label in zip(places, digits.images, digits.labels, strict=False):
+    place.imshow(image, cmap="gray")
+    place.set_title(label)
+    place.axis("off")
 
 # %% [markdown]
 # And the loop. It's the one you know, with three calls of Ray in it:
@@ -185,8 +193,8 @@ with panel.watch(trainer):
 # %%
 from labkit import runs
 
-columns = ["run", "started", "state", "epochs", "epoch s", "rows/s", "waiting_share"]
-runs.table(last=5, columns=columns)
+table = runs.table(last=5)
+table[["run", "started", "state", "epochs", "epoch s", "rows/s", "waiting"]]
 
 # %% [markdown]
 # ### Exercise 00-3 ★★ · What would fast data bring?

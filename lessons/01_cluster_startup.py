@@ -8,7 +8,7 @@
 # - predict how many tasks run at the same time (01-3);
 # - write an actor that survives the loss of its process (01-4).
 #
-# **Time** … · **Needs** 00
+# **Time** about 70 minutes · **Needs** 00
 
 # %% [markdown]
 # Your job needs a week on one machine, and you can have eight. Then you need something that starts processes on all of them, hands them work, and continues when a machine fails. Ray was built for this. The paper that introduced it
@@ -56,17 +56,22 @@ from labkit import cluster
 lab = cluster.start(cpus_per_node=3)
 lab
 
-# %%
-from labkit.system import overview
+# %% [markdown]
+# Which processes did that start? `psutil` lists all processes of this machine, and these belong to Ray:
 
-overview.processes()
+# %%
+import psutil
+
+for process in psutil.process_iter(["name"]):
+    if process.info["name"].startswith(("gcs_server", "raylet", "ray::")):
+        print(process.pid, process.info["name"])
 
 # %% [markdown]
-# You'll meet the names of these programs in Ray's logs and error messages.
+# You'll meet these names in Ray's logs and error messages.
 #
 # - The Global Control Service or **GCS** (`gcs_server`), one per cluster, keeps track of nodes and actors.
 # - A **raylet**, one per node, starts worker processes and assigns them to tasks.
-# - **Worker processes** run your code.
+# - **Worker processes** run your code. Ray calls them `ray::` and then what they are doing, for example `ray::IDLE`.
 # - Your notebook is the **driver**: it submits work.
 #
 # ![The notebook is the driver; a head node with GCS, raylet and workers; a second node with raylet and workers](images/nodes.svg)
@@ -131,18 +136,39 @@ from labkit.exercises import check, hint, predict, reveal
 predict("01-a", ...)  # seconds
 
 # %%
-from labkit.display import Timeline
+import matplotlib.pyplot as plt
 
+
+def duration(spans):  # from the first begin to the last end
+    return max(one["end"] for one in spans) - min(one["begin"] for one in spans)
+
+
+def draw(spans):
+    spans = sorted(spans, key=lambda one: (one["node"], one["pid"]))
+    first = min(one["begin"] for one in spans)
+    workers = [f"{one['node']} · {one['pid']}" for one in spans]
+    seconds = [one["end"] - one["begin"] for one in spans]
+    plt.figure(figsize=(7, 1 + len(set(workers)) / 3), layout="constrained")
+    plt.barh(workers, seconds, left=[one["begin"] - first for one in spans], edgecolor="white")
+    plt.xlabel("seconds")
+
+
+# %%
 warm_up = ray.get([nap.remote(1) for _ in range(3)])  # starts the worker processes
-naps = Timeline(ray.get([nap.remote(1) for _ in range(6)]))
-reveal("01-a", naps.seconds)
-naps
+naps = ray.get([nap.remote(1) for _ in range(6)])
+reveal("01-a", duration(naps))
+draw(naps)
 
 # %% [markdown]
 # It took two seconds: three naps, then three more. Each row is a worker process, and each bar is a task. A sleeping task uses no core, so try tasks that keep one busy:
 
+
 # %% tags=["claim"]
-assert naps.at_once <= 3 and naps.seconds > 1.9
+def at_once(spans):
+    return max(sum(one["begin"] <= other["begin"] < one["end"] for one in spans) for other in spans)
+
+
+assert at_once(naps) <= 3 and duration(naps) > 1.9
 
 
 # %%
@@ -155,7 +181,7 @@ def count_up(number):
 
 
 number = 20_000_000
-alone = Timeline([ray.get(count_up.remote(number))])
+alone = ray.get([count_up.remote(number)])
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Now three such tasks run at once. By what factor will they take longer than a single one, on your machine?
@@ -164,12 +190,12 @@ alone = Timeline([ray.get(count_up.remote(number))])
 predict("01-b", ...)  # a factor
 
 # %%
-together = Timeline(ray.get([count_up.remote(number) for _ in range(3)]))
-reveal("01-b", together.seconds / alone.seconds)
-together
+together = ray.get([count_up.remote(number) for _ in range(3)])
+reveal("01-b", duration(together) / duration(alone))
+draw(together)
 
 # %% tags=["claim"]
-assert together.at_once <= 3
+assert at_once(together) <= 3
 
 # %% [markdown]
 # With three free cores, the factor is near 1. With two it's about 1.5, because three tasks share them. That surprises everybody once: a CPU of Ray lets a task *start*, but reserves no core for it.
@@ -358,7 +384,7 @@ lab
 
 # %%
 everywhere = [nap.remote(1) for _ in range(int(lab.cpus))]
-Timeline(ray.get(everywhere))
+draw(ray.get(everywhere))
 
 # %% [markdown]
 # ### Exercise 01-3 ★ · What would change?
@@ -422,7 +448,7 @@ finished = ray.get(references)
 began = {(one["pid"], one["begin"]) for one in finished}
 lost = [one for one in ray.get(log.all.remote()) if (one["pid"], one["begin"]) not in began]
 reveal("01-f", f"{len(finished)} results")
-Timeline([*finished, *({**attempt, "end": died} for attempt in lost)])
+draw(finished + [{**attempt, "end": died} for attempt in lost])
 
 # %% tags=["claim"]
 assert len(finished) == 6

@@ -7,7 +7,7 @@
 # - choose into how many blocks a data set is cut (02-4);
 # - find bad objects, and keep a run alive that meets them (02-3).
 #
-# **Time** … · **Needs** 00, 01
+# **Time** about 75 minutes · **Needs** 00, 01
 
 # %% [markdown]
 # In 2021, engineers at Google looked at a month of training jobs, millions of them. One job in five spent more than a third of its compute time on reading and preparing data
@@ -18,23 +18,48 @@
 #
 # ## An object store
 # An **object store** is a server that keeps bytes under names: you send it a name, and it answers with the bytes. Most training data at work is in one, such as Amazon S3, Google Cloud Storage or MinIO. This cell starts a small S3 server
-# on your machine and puts 400 images of digits into the bucket `lab-02`: each image as a PNG object in a folder named after its label, and all of them once more as four Parquet files, which are tables stored by columns.
+# on your machine and puts 400 images of digits into the bucket `lab-02`, each as a PNG object in a folder named after its label:
 
 # %%
+import io
+
+import PIL.Image
 from labkit import cluster, datasets, storage
 
 lab = cluster.start()
 store = storage.start()
 digits = datasets.load("digits", n=400)
-storage.upload(digits, store, "lab-02", prefix="images")
-storage.upload_shards(digits, store, "lab-02", prefix="rows", rows_per_shard=100)
+
+
+def png(image):
+    file = io.BytesIO()
+    PIL.Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+objects = {}
+for row, (image, label) in enumerate(digits):
+    objects[f"lab-02/images/{label}/{row:05}.png"] = png(image)
+store.bucket("lab-02")
+store.files.pipe(objects)
+
+# %% [markdown]
+# The same images once more, as four **Parquet** files, which are tables stored by columns. `pyarrow` writes them:
+
+# %%
+import pyarrow.parquet
+
+rows = digits.to_arrow()
+for part in range(4):
+    path = f"lab-02/rows/part-{part:05}.parquet"
+    pyarrow.parquet.write_table(rows.slice(100 * part, 100), path, filesystem=store.filesystem)
 
 # %% [markdown] tags=["instructor"]
 # **"Object store" means two things.** In this lesson it's the S3 server. Ray's shared memory from lesson 01 is called *Ray's object store* here. Say
 # both names aloud once.
 
 # %% [markdown] tags=["instructor"]
-# **"Shard" means two things as well.** `upload_shards` writes Parquet *files*. In lesson 03 a shard is a worker's part of the rows.
+# **"Shard" means two things as well.** Some people call each of the four Parquet *files* a shard. In lesson 03 a shard is a worker's part of the rows.
 
 # %% [markdown]
 # An S3 address has the form `s3://bucket/prefix`. To read it you need three more things: where the server is, an access key and a secret key. `S3FileSystem` from `pyarrow` takes all of them, and Ray Data takes the filesystem:
@@ -142,10 +167,7 @@ len(names), names[0], names[-1]
 # A Ray *dataset* describes a table, below with a column `item` and a row for each name. To turn names into images, write what happens to *one* row, and try it in the notebook first:
 
 # %%
-import io
-
 import numpy as np
-import PIL.Image
 
 
 def decode(name, payload):

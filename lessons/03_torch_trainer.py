@@ -7,7 +7,7 @@
 # - say when two workers are faster than one process;
 # - turn a plain PyTorch loop into a distributed one (03-1).
 #
-# **Time** … · **Needs** 00, 01
+# **Time** about 60 minutes · **Needs** 00, 01
 #
 # In 2017, a group at Facebook trained ResNet-50 on ImageNet in one hour instead of 29, with 256 GPUs instead of 8, and with the same accuracy
 # ([Goyal et al.](https://arxiv.org/abs/1706.02677)). They used the method of this lesson: averaged gradients. Here, two processes on your machine stand in for 256 GPUs.

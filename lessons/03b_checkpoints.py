@@ -6,7 +6,7 @@
 # - explain why a distributed run hangs, and fix it (exercise 03-2);
 # - resume after a crash (03-3).
 #
-# **Time** … · **Needs** 03
+# **Time** about 65 minutes · **Needs** 03
 
 # %% [markdown]
 # Meta trained OPT-175B on 992 GPUs. In two months, hardware failures caused at least 35 manual restarts and, by the authors' estimate, more than 70 automatic ones

@@ -7,7 +7,7 @@
 # - write a loop that resumes after a crash (04-3);
 # - make sure that rows are divided among the workers exactly once (04-4).
 #
-# **Time** … · **Needs** 00, 01, 03, 03b
+# **Time** about 60 minutes · **Needs** 00, 01, 03, 03b
 
 # %% [markdown]
 # You have a Keras model, an epoch takes an hour on one GPU, and three more machines are idle. In PyTorch you wrap the model and keep your loop (lesson 03). In TensorFlow you choose a **strategy**, the object that distributes the training, build the model inside

@@ -8,7 +8,7 @@
 # - write a sweep of your own (05-6);
 # - recognize a sweep that would fail or wait forever, and fix it (05-4).
 #
-# **Time** … · **Needs** 00, 01
+# **Time** about 85 minutes · **Needs** 00, 01
 
 # %% [markdown]
 # Suppose you're looking for a good learning rate. One run takes ten minutes on a GPU, and you want to try 200 configurations. That takes 33 hours. With eight GPUs it's four hours, and if you stop

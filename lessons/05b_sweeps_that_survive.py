@@ -7,7 +7,7 @@
 # - change the learning rate during a run with population based training, and check that it really changed (05b-2);
 # - count how many distributed trials fit on a cluster (05-5).
 #
-# **Time** … · **Needs** 05, 03b
+# **Time** about 95 minutes · **Needs** 05, 03b
 
 # %% [markdown]
 # A sweep of 200 trials runs all night. Two of its configurations need more memory than the machine has, at three o'clock the notebook server restarts, and in the morning you want results. This lesson is about what Tune does in such a night,

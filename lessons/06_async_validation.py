@@ -7,7 +7,7 @@
 # - fix a validator that returns wrong numbers and carries a data set with it (06-3);
 # - choose the best model among those that were really validated (06-4).
 #
-# **Time** … · **Needs** 00, 01, 03b
+# **Time** about 90 minutes · **Needs** 00, 01, 03b
 
 # %% [markdown]
 # Search engines that use neural networks have an expensive habit. To validate one checkpoint of such a model, you encode the whole collection with it, for example the 8.8 million passages of MS MARCO, before you can send the first query.
@@ -26,11 +26,12 @@ store = storage.start()
 
 # %% [markdown]
 # ## Validation inside the loop
-# There are images to train with, images to validate with, and 2,000 test images that wait until everything is decided. At work, the rows come over a network, and a GPU computes while the CPU waits for it. Here, half a millisecond of sleep for each row stands for both waits.
+# There are images to train with, images to validate with, and 2,000 test images that wait until everything is decided. The lab ships fewer digits, so each of them appears several times, moved by up to a pixel. At work, the rows come over a network, and a GPU computes while the CPU waits for it. Here, half a millisecond of sleep for each row stands for both waits.
 
 # %%
 import time
 
+import numpy as np
 from torch.utils.data import TensorDataset
 
 
@@ -40,13 +41,15 @@ class SlowRows(TensorDataset):
         return super().__getitem__(row)
 
 
-def as_rows(digits):
-    return SlowRows(torch.tensor(digits.images).unsqueeze(1) / 255, torch.tensor(digits.labels))
+def moved(digits, count):  # each image several times, moved by up to a pixel
+    numbers = np.random.default_rng(0)
+    rows, shifts = numbers.integers(len(digits), size=count), numbers.integers(-1, 2, size=(count, 2))
+    images = [np.roll(digits.images[rows[i]], shifts[i], axis=(0, 1)) for i in range(count)]
+    return SlowRows(torch.tensor(np.stack(images)).unsqueeze(1) / 255, torch.tensor(digits.labels[rows]))
 
 
-train = as_rows(datasets.load("rendered", "train", n=3000))
-held_out = datasets.load("rendered", "test", n=4000)
-valid, test = as_rows(held_out[:2000]), as_rows(held_out[2000:])
+train, held_out = datasets.load("digits", "train"), datasets.load("digits", "test")
+train, valid, test = moved(train, 3000), moved(held_out[:180], 2000), moved(held_out[180:], 2000)
 
 
 # %%
@@ -553,7 +556,7 @@ tested = my_loop.accuracy(model, test)
 print(f"epoch {state['epoch']}: accuracy on {len(test)} test images: {tested:.3f}")
 
 # %% tags=["claim"]
-assert tested >= 0.95
+assert tested >= 0.88
 
 # %% [markdown]
 # `get_best_checkpoint` can be wrong. Here is one case: many loops report a rough `val_accuracy` of their own, on a few hundred rows. The validator's value replaces it later. If the validation fails, the rough value stays, and a lucky one can win.

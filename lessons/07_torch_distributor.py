@@ -8,7 +8,7 @@
 # - resume in a second launch, on executors;
 # - compute after how many rows a faster launcher has won (07-4).
 #
-# **Time** … · **Needs** 03, 03b
+# **Time** about 85 minutes · **Needs** 03, 03b
 #
 # Your company has 2 TB of data in Spark and forty machines that run Spark. Copying the data to a different cluster takes a day, so you want to train where it is. `TorchDistributor` is the part of Spark that lends its machines to PyTorch.
 #

@@ -8,7 +8,7 @@
 # - save just in time when a machine announces that it goes away;
 # - let a run continue with fewer workers, and keep its global batch (08-3).
 #
-# **Time** … · **Needs** 00, 01, 03, 03b
+# **Time** about 85 minutes · **Needs** 00, 01, 03, 03b
 
 # %% [markdown]
 # If each machine fails once in three years, one of 1,000 fails about every day. Llama 3 was trained on 16,384 GPUs, and in 54 days 419 unexpected interruptions stopped the run, one every three hours

@@ -8,7 +8,7 @@
 # - find the worker that all others wait for (09-3);
 # - count how many workers fit on the nodes of a cluster (09-4).
 #
-# **Time** … · **Needs** 00, 01, 03
+# **Time** about 80 minutes · **Needs** 00, 01, 03
 
 # %% [markdown]
 # Lesson 03 began with a story: with 32 times as many GPUs, ImageNet was trained not 32 times but about 29 times as fast ([Goyal et al.](https://arxiv.org/abs/1706.02677)). Each GPU then did about 90 % of the work that it did among eight. Suppose your run takes 40 hours on one GPU. Should you rent four of them, eight or 32? You can find out before you pay for the answer, from two runs that take a few seconds each.

@@ -8,7 +8,7 @@
 # - make a run that you can repeat exactly (10-4);
 # - write the whole loop for a table of your own (10-3).
 #
-# **Time** … · **Needs** 00, 03, 03b, 05
+# **Time** about 110 minutes · **Needs** 00, 03, 03b, 05
 #
 # A packing hall sorts fruit by photograph. A grey camera costs half as much as a colour camera, and a third camera delivers its colours in the order blue, green, red. Which ones are good enough? You could train one model for each and
 # compare three numbers. But a different seed changes these numbers, too, so you need an experiment.
@@ -28,7 +28,7 @@
 # - **Rule.** A difference counts if it's larger than two of its standard errors. A standard error is how far chance may move a mean, or a difference of means; you compute it in exercise 10-2.
 #
 # ## Photographs of fruit
-# You have no photographs of fruit at hand, so this cell paints 800: ellipses on a noisy background. At work, `datasets.from_folder` reads a folder of images with one folder per class, and returns arrays like these.
+# You have no photographs of fruit at hand, so this cell paints 800: ellipses on a noisy background. At work you have a folder of images per class; `read_images` in `notebooks/own_experiment/images.py` makes arrays like these from it.
 
 # %%
 import numpy as np
@@ -53,7 +53,7 @@ fruits = torch.arange(800) % 4
 photos = torch.tensor(np.stack([photograph(fruit) for fruit in fruits])).float() / 255
 
 # %% [markdown] tags=["instructor"]
-# **Their own images.** Replace the cell by `x, y = datasets.from_folder("photos").load("train")`, with `size=(32, 32)` if the images differ, and put the colours first. The rows are pickled with the run; more than some 50 MB of them belong in a Ray dataset (lesson 02).
+# **Their own images.** Copy `read_images` from `notebooks/own_experiment/images.py` into the cell, call `x, y, classes = read_images("photos", size=(32, 32))`, shuffle the rows, and put the colours first. The rows are pickled with the run; more than some 50 MB of them belong in a Ray dataset (lesson 02).
 
 # %% [markdown]
 # ## Which checkpoint is kept?
@@ -330,7 +330,7 @@ summary.round(3)
 assert list(summary["count"]) == [len(seeds)] * 3
 assert summary["mean"]["colour"] - summary["mean"]["grey"] > 0.15
 # The loss on the validation rows chose the model that was tested.
-newest = [runs.get(id) for id in runs.table(name="10-fruit", last=len(answers))["id"]]
+newest = [runs.get(id) for id in runs.table("10-fruit", last=len(answers))["id"]]
 for answer, record in zip(answers, reversed(newest), strict=True):
     losses = [epoch["loss"] for epoch in record.history]
     assert record.config["arm"] == answer["arm"] and losses[answer["epoch"]] == min(losses), (answer, losses)
@@ -413,28 +413,39 @@ assert gap < 0.06
 # smaller differences, you need more seeds or more test images: on 200 images, an accuracy of 0.9 is itself uncertain by 0.02.
 #
 # ## Hand it in
-# A colleague should be able to understand and repeat what you did. `runs.report` writes your words, your figure and the records of the runs into one HTML file, with curves, settings, the loop, versions and the git commit. The records contain
-# only validation metrics, so the test accuracies are in your words.
+# A colleague should be able to understand and repeat what you did. This notebook already has the question, the arms, the rule, the loop and the figure. Two things are missing: the answer in your words, and where the runs come from.
 
 # %%
-from pathlib import Path
+from IPython.display import Markdown
 
-words = f"""Question: do a grey and a blue-first camera sort as well as a colour camera?
-
-Answer: grey loses {means["colour"] - means["grey"]:.2f} of accuracy on test images (mean of {len(seeds)} seeds).
+Markdown(f"""
+**Answer.** Grey loses {means["colour"] - means["grey"]:.2f} of accuracy on test images (mean of {len(seeds)} seeds).
 Blue first changes it by {gap:.3f}, with a standard error of {error:.3f}.
 
-Three arms were tried. The learning rate comes from a sweep over three values, on colour."""
-page = runs.report(
-    Path(tempfile.mkdtemp(), "fruit.html"), title="A camera for the packing hall", text=words,
-    name="10-fruit", last=len(answers), by="arm", metrics="loss", pictures=[figure],
-)  # fmt: skip
-print("open this file in a browser:", page)
+Three arms were tried. The learning rate comes from a sweep over three values, on colour.
+""")
+
+# %%
+record = runs.latest("10-fruit")
+print("commit", record.commit, "with", record.versions)
+fruit = runs.table("10-fruit", last=len(answers))
+fruit[["id", "arm", "seed", "lr", "epochs", "loss", "accuracy"]]
+
+# %% [markdown]
+# The records of the runs contain only validation metrics, so the test accuracies are in your words. Now save the notebook (Ctrl-S), and turn the file into an HTML page, with everything that you see here. `nbconvert` does that; JupyterLab brings it, and its menu *File → Save and Export Notebook As → HTML* does the same.
+
+# %%
+import sys
+from pathlib import Path
+
+folder = Path(tempfile.mkdtemp())
+# !{sys.executable} -m nbconvert --to html 10_own_experiment.ipynb --output-dir {folder}
+print("open this file in a browser:", folder / "10_own_experiment.html")
 
 # %% tags=["claim"]
-written = page.read_text(encoding="utf-8")
-assert all(word in written for word in ("packing hall", "def train_loop", "set_epoch", "blue first"))
-assert len(list(runs.table(name="10-fruit", last=len(answers))["id"])) == len(answers)
+written = (folder / "10_own_experiment.html").read_text(encoding="utf-8")
+assert all(word in written for word in ("packing hall", "train_loop", "set_epoch", "blue first"))
+assert list(fruit["arm"]) == [answer["arm"] for answer in reversed(answers)]
 
 # %% [markdown]
 # ## The same number twice
@@ -492,21 +503,67 @@ check("10-4", train_text)
 
 # %% [markdown]
 # ## A table of your own
-# Here is a table of flats with their prices. `from_table` makes rows of numbers from it, and `categories` turns the districts into columns of zeros and ones. The columns are scaled with mean and standard deviation of the *training rows*; if you used all rows,
-# something of the test rows would leak.
+# Here is a CSV file of flats: their size, the code of their district, and their price. One of the districts has the code `NA`. See what pandas makes of it:
 
 # %%
-from labkit import datasets
-
 size = numbers.uniform(25, 140, 900)
-district = numbers.choice(["north", "south", "port"], 900)
-price = 40 + 3 * size + 90 * (district == "port") + numbers.normal(0, 5, 900)
-frame = pandas.DataFrame({"size": size, "district": district, "price": price})
-flats = datasets.from_table(frame, target="price", categories=["district"])
-x, y = flats.load("train")
-x = (x - x.mean(axis=0)) / x.std(axis=0)
-flat_rows = TensorDataset(torch.tensor(x), torch.tensor(y))
-frame.head(3)
+district = numbers.choice(["NA", "S1", "S2"], 900)
+price = 40 + 3 * size + 90 * (district == "S2") + numbers.normal(0, 5, 900)
+path = Path(tempfile.mkdtemp(), "flats.csv")
+pandas.DataFrame({"size": size, "district": district, "price": price}).to_csv(path, index=False)
+pandas.read_csv(path)["district"].value_counts(dropna=False)
+
+# %% tags=["claim"]
+assert pandas.read_csv(path)["district"].isna().sum() == (district == "NA").sum() > 0
+
+# %% [markdown]
+# The code became `NaN`, "not a number", as if these flats had no district. pandas does that with `NA`, `None`, `null` and some more texts, and says nothing. The codes `007` and `7` would become the same number in the same way.
+#
+# The function below reads the file without such guesses. It's the one in the template `notebooks/own_experiment/table.py`. You name the columns of texts, and every other column must have a number in every row. It prints what it made of each column, so read that first:
+
+
+# %%
+def read_table(path, target, categories=(), drop=(), encoding="utf-8-sig"):
+    """Return the table with its texts unchanged, and the numbers that the model gets, without the target."""
+    texts = [*categories, *drop]
+    options = {"keep_default_na": False, "encoding": encoding}
+    table = pandas.read_csv(path, dtype=dict.fromkeys(texts, str), **options)
+    if not isinstance(table.index, pandas.RangeIndex):
+        raise ValueError(f"the rows of {path} have more cells than its header")
+    for name, column in table.items():
+        if name in texts:
+            print(f"{name}: {column.nunique()} texts, such as {sorted(column.unique())[:5]}")
+            continue
+        numbers = pandas.to_numeric(column, errors="coerce").astype(float)
+        if not np.isfinite(numbers).all():
+            row = np.isfinite(numbers).argmin()
+            fix = "make it a number, or name the column in categories or drop"
+            raise ValueError(f"{name!r} has {column[row]!r} in row {row + 2}: {fix}")
+        if column.dtype.kind == "i" and numbers.abs().max() > 2**24:
+            raise ValueError(f"{name!r} has whole numbers of more than 7 digits, which float32 rounds")
+        print(f"{name}: numbers from {numbers.min():g} to {numbers.max():g}")
+    x = table.drop(columns=[target, *drop])
+    if categories:  # each value becomes a column of zeros and ones
+        x = pandas.get_dummies(x, columns=list(categories), dtype=float)
+    return table, x.astype("float32")
+
+
+# %%
+flats, x = read_table(path, target="price", categories=["district"])
+flats.head(3)
+
+# %% tags=["claim"]
+assert list(flats["district"]) == list(district)
+assert list(x.columns[1:]) == ["district_NA", "district_S1", "district_S2"]
+
+# %% [markdown]
+# No flat has lost its district: each code is a column of zeros and ones in `x`. Now scale the columns with mean and standard deviation of the *training rows*. If you used all rows, something of the test rows would leak.
+
+# %%
+in_training = numbers.random(len(x)) < 0.8
+x = (x - x[in_training].mean()) / x[in_training].std()
+y = flats["price"].astype("float32")
+flat_rows = TensorDataset(torch.tensor(x[in_training].to_numpy()), torch.tensor(y[in_training].to_numpy()))
 
 # %% [markdown]
 # ### Exercise 10-3 ★★★ · Write the loop
@@ -585,7 +642,7 @@ check("10-3", train_table, keep_two, store)
 
 # %% [markdown]
 # ## Now your own data
-# The folder `notebooks/own_experiment` has a template for images, one for a table and one for a text. Copy the one that fits, and change the function that loads the data. Write your five lines first.
+# The folder `notebooks/own_experiment` has a template for images, one for a table and one for a text. Copy the one that fits, and change the call that reads the data. Each says what goes wrong in silence with its kind of data: codes that become numbers, images of which only the first page is read, texts in two encodings. Write your five lines first.
 #
 # ## Key points
 # - Write question, arms, metric, seeds and rule down before the first run.

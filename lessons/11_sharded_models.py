@@ -7,7 +7,7 @@
 # - train a large batch in parts (11-4);
 # - save a checkpoint from all ranks, and read it, or a part of it, with a different number of ranks (11-3).
 #
-# **Time** … · **Needs** 00, 03, 03b
+# **Time** about 90 minutes · **Needs** 00, 03, 03b
 #
 # A model with 7 billion parameters takes 28 GB in float32. Your GPU has 80 GB, so it should fit, and yet training ends in the first step: out of memory. A second GPU with DDP doesn't help, because with DDP each process holds everything.
 #

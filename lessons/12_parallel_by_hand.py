@@ -8,7 +8,7 @@
 # - divide an optimizer among ranks (12-4);
 # - predict what a schedule costs before you run it.
 #
-# **Time** … · **Needs** 03
+# **Time** about 120 minutes · **Needs** 03
 #
 # In 2017, Baidu's Silicon Valley AI Lab published how it trained speech models on dozens of GPUs
 # ([Bringing HPC techniques to deep learning](http://research.baidu.com/bringing-hpc-techniques-deep-learning/)). Until then, many programs sent all gradients to one GPU, and each further GPU made every step slower. Their answer was an algorithm that

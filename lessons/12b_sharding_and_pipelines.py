@@ -7,7 +7,7 @@
 # - write the schedule 1F1B, which large models are trained with (12b-3);
 # - explain how a single matrix product is divided among ranks, and what a mesh combines.
 #
-# **Time** … · **Needs** 12
+# **Time** about 110 minutes · **Needs** 12
 #
 # In 2021, a group around NVIDIA ran training steps of a model with a trillion parameters on 3,072 GPUs, and each GPU reached 52 % of its peak
 # ([Narayanan et al.](https://arxiv.org/abs/2104.04473)). Weights, gradients and optimizer of such a model take 16 TB, and a GPU had 80 GB. They didn't use one trick but three at once: they divided the rows, the layers and the matrices. You divided the rows in lesson 12. Here you also divide the weights among those

@@ -14,7 +14,7 @@ HEAD = """\
 # %% [markdown]
 # # 07 · A lesson
 #
-# **You will be able to** add. · **Time** 1 min · **Needs** 00
+# **You will be able to** add. · **Time** about 5 minutes · **Needs** 00
 """
 BODY = """
 # %% [markdown]
@@ -77,9 +77,6 @@ def test_builds_both_and_they_differ_in_solutions_only(folder):
     assert [c for c in solved.cells if "solution" not in c.metadata.get("tags", [])] == plain.cells
     assert "twice = 2" in [c.source for c in solved.cells]
     assert "twice = 2" not in [c.source for c in plain.cells]
-    minutes = plain.metadata.labkit.minutes  # of the prediction, the exercise and a few words and lines
-    assert 0 < minutes["07 · A lesson"] < 0.5 and 9 < minutes["Sums"] < 10
-    assert solved.metadata.labkit.minutes == minutes
     assert plain.metadata.kernelspec.name == "python3"
     assert plain.cells[3].metadata.tags == ["prediction"]
 
@@ -107,6 +104,15 @@ def test_a_teachers_note_is_on_the_teachers_page_alone(folder):
     assert '\n- **A sum?** Say: "Add them."\n\n## When you are late\nGo home.\n' in page.read_text()
     assert build.differences(folder) == []
     assert not any("Add them" in path.read_text() for path in folder.rglob("*.ipynb"))
+
+
+def test_readmes_table_has_the_minutes_of_the_head(folder):
+    readme = folder.parent / "README.md"
+    row = "| [07 Sums](notebooks/07_sums.ipynb) | sums | {} |\n"
+    readme.write_text(row.format("95 min"))
+    assert any("README.md" in line for line in build.differences(folder))
+    build.build(folder)
+    assert readme.read_text() == row.format("5 min")
 
 
 def test_a_build_strips_outputs_of_an_unchanged_notebook(folder):
@@ -179,7 +185,7 @@ def test_differences_are_found(folder, spoil):
     [
         ("sums.py", HEAD + BODY, "NN_name.py"),
         ("08_sums.py", HEAD + BODY, "'# 08 ·'"),
-        ("07_sums.py", HEAD.replace("**Time**", "Time") + BODY, r"\*\*Time\*\*"),
+        ("07_sums.py", HEAD.replace("**Time**", "Time") + BODY, "how long it takes"),
         ("07_sums.py", HEAD.replace("**You will be able to**", "You") + BODY, "lesson you can"),
         ("07_sums.py", "# %%\n1 + 1\n", "first cell lacks"),
         ("07_sums.py", HEAD + BODY + '\n# %% tags=["solutoin"]\n1\n', "unknown tag 'solutoin'"),

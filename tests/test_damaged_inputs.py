@@ -2,7 +2,7 @@
 
 A seeded mutator damages good files: flipped bits, pieces that are cut off, left out, repeated or inserted.
 
-    FUZZ_INPUTS=200 python -m pytest tests/test_damaged_inputs.py -n 0      # inputs for each reader
+    FUZZ_INPUTS=200 python -m pytest tests/test_damaged_inputs.py -n 0      # inputs
 """
 
 import ast
@@ -11,17 +11,13 @@ import os
 import pickle
 import random
 import re
-import tarfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
-from PIL import Image
 
-from labkit import datasets, runs
+from labkit import runs
 from labkit.errors import LabError
 from labkit.runs.record import RunRecord, folder_of
 from labkit.storage.server import read_keys, write_keys
@@ -51,29 +47,8 @@ def damaged(good: bytes, draw: random.Random) -> bytes:
     return bytes(data)
 
 
-# -- the readers: each writes good files into a folder, and returns them and what reads them -----------------
-
-
-def images(home: Path) -> tuple[list[Path], Callable]:
-    paths = [home / "photos" / name for name in ("cat/a.png", "cat/b.jpg", "dog/c.png", "dog/d.jpeg")]
-    for path, mode in zip(paths, ("RGB", "RGB", "P", "L"), strict=True):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = Image.fromarray(RANDOM.integers(0, 255, (9, 9, 3), np.uint8)).convert(mode)
-        pixels.save(path, exif=Image.Exif())
-    return paths, lambda: datasets.from_folder(home / "photos", size=(8, 8))
-
-
-def table(home: Path) -> tuple[list[Path], Callable]:
-    flats = {"size": RANDOM.normal(size=50), "colour": ["red", "blü"] * 25, "price": 1.5}
-    pandas.DataFrame(flats).to_csv(home / "flats.csv", index=False)
-    pandas.DataFrame(flats).to_parquet(home / "flats.parquet")
-    paths = [home / "flats.csv", home / "flats.parquet"]
-    return paths, lambda: [
-        datasets.from_table(path, target="price", categories=["colour"]).fingerprint for path in paths
-    ]
-
-
-def record(home: Path) -> tuple[list[Path], Callable]:
+def record(home: Path) -> tuple[Path, Callable[[], None]]:
+    """Write a good record, and return its file and what reads it."""
     one = RunRecord(
         name="03-torch", run_id="id-0", engine="Ray Train", state="finished", rows=1437, seed=3,
         started_at="2026-01-31T12:00:00+00:00", config={"lr": 0.1, "model": {"width": 8}},
@@ -83,31 +58,25 @@ def record(home: Path) -> tuple[list[Path], Callable]:
     path = one.write(folder_of(home, one.name, one.run_id))
 
     def read():
-        str(runs.table(home))
-        runs.best("loss", home, mode="min", state=None)
-        runs.plot(home, by="lr")
-        runs.report(home / "report.html", home, title="x", by="lr")
+        str(runs.table(home=home))
+        runs.latest(home=home, state=None)
 
-    return [path], read
+    return path, read
 
 
-@pytest.mark.parametrize("reader", [images, table, record])
 @pytest.mark.filterwarnings("ignore")
-def test_a_damaged_input_is_read_or_refused(reader, tmp_path, monkeypatch):
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    paths, read = reader(tmp_path)
+def test_a_damaged_record_is_read_or_refused(tmp_path):
+    path, read = record(tmp_path)
     read()  # what is good is read
-    good, draw = {path: path.read_bytes() for path in paths}, random.Random(reader.__name__)
+    good, draw = path.read_bytes(), random.Random(0)
     for number in range(INPUTS):
-        victim = draw.choice(paths)
-        victim.write_bytes(damaged(good[victim], draw))
+        path.write_bytes(damaged(good, draw))
         try:
             read()
         except LabError as error:
             assert error.attempt and error.fact and error.fix
         except Exception as error:
-            raise AssertionError(f"input {number} in {victim.name}") from error
-        victim.write_bytes(good[victim])
+            raise AssertionError(f"input {number}") from error
 
 
 DEEP = "[" * 100_000
@@ -118,16 +87,15 @@ RECORD |= {"started_at": "2026-01-31T12:00:00"}
 @pytest.mark.parametrize(
     "content",
     [
-        {"history": [1], "tags": [[]]},
+        {"history": [1], "note": [[]]},
         {"seconds": {"start": "x"}},
         {"started_at": "9999-12-31T23:59:59-12:00"},
         {"run_id": "\ud800", "scaling": 3, "config": "abc"},
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_inputs_that_once_got_through(content, tmp_path, monkeypatch):
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    (path,), read = record(tmp_path)
+def test_inputs_that_once_got_through(content, tmp_path):
+    path, read = record(tmp_path)
     path.write_text(json.dumps(RECORD | content))
     try:
         read()
@@ -188,21 +156,3 @@ def test_each_checkpoint_is_loaded_without_its_code(root, tmp_path, folder):
     assert not (tmp_path / "witness").exists()
     torch.load(tmp_path / "hostile.pt", weights_only=False)
     assert (tmp_path / "witness").exists()  # the code would have run
-
-
-@pytest.mark.parametrize("ending", [".zip", ".tar.gz", ".csv.zip"])
-def test_no_archive_is_unpacked(tmp_path, ending):
-    """So none can have a path that leads out of its folder."""
-    inside, archive = tmp_path / "inside", tmp_path / "inside" / f"photos{ending}"
-    inside.mkdir()
-    if ending == ".tar.gz":
-        with tarfile.open(archive, "w:gz") as file:
-            file.addfile(tarfile.TarInfo("../escaped.csv"))
-    else:
-        with zipfile.ZipFile(archive, "w") as file:
-            file.writestr("../escaped.csv", "a,b\n1,2\n" * 9)
-    before = sorted(tmp_path.rglob("*"))
-    for read in (datasets.from_folder, lambda path: datasets.from_table(path, target="b")):
-        with pytest.raises(LabError):
-            read(archive)
-    assert sorted(tmp_path.rglob("*")) == before

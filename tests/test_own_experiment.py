@@ -8,12 +8,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import jupytext
 import numpy as np
 import pandas
 import pytest
+import torch
 from nbclient import NotebookClient
 from PIL import Image
 
@@ -23,6 +23,146 @@ from labs import until
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "notebooks" / "own_experiment"
 LAB = {"cpus_per_node": 3}
+
+
+# -- what each template reads, and what it refuses -----------------------------------------------------------
+
+
+def reader(name: str) -> dict:
+    """Return the names of a template's imports and of the functions of its reading cell."""
+    imports, reading = cells_of(name)
+    space: dict = {}
+    exec(f"{imports}\n{reading}", space)
+    return space
+
+
+def cells_of(name: str) -> tuple[str, str]:
+    """Return the imports of a template, and the cell that reads data."""
+    text = (TEMPLATES / name).read_text(encoding="utf-8")
+    (reading,) = re.findall(r"# %%\n(def read_.*?)\n\n\n# %%", text, re.DOTALL)
+    return text.partition("\nNAME = ")[0], reading
+
+
+def test_lesson_10_reads_its_table_as_the_template_does():
+    lesson = (ROOT / "lessons" / "10_own_experiment.py").read_text(encoding="utf-8")
+    assert f"# %%\n{cells_of('table.py')[1]}\n" in lesson
+
+
+@pytest.mark.parametrize("name", ["images.py", "table.py", "text.py"])
+def test_what_reads_the_data_can_be_read_itself(name):
+    assert len(cells_of(name)[1].splitlines()) <= 40
+
+
+FLATS = """\
+country,iso,region,roof,price
+Österreich,AT,007,None,100.5
+Namibia,NA,005,tile,101.5
+Côte d'Ivoire,CI,006,,102.5
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+def test_a_table_keeps_na_none_empty_cells_and_leading_zeros(tmp_path, capsys, encoding):
+    path = tmp_path / "flats.csv"
+    path.write_text(FLATS, encoding=encoding)
+    options = {"encoding": encoding} if encoding == "latin-1" else {}
+    names = ["country", "iso", "region", "roof"]
+    table, x = reader("table.py")["read_table"](path, target="price", categories=names, **options)
+    assert table.to_csv(index=False) == FLATS
+    assert list(x.loc[1, ["iso_NA", "country_Namibia", "region_005", "roof_tile"]]) == [1, 1, 1, 1]
+    assert x.shape == (3, 12) and set(x.dtypes) == {np.dtype("float32")}
+    assert "region: 3 texts, such as ['005', '006', '007']" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text, options, refused",
+    [
+        (FLATS.replace("101.5", '"1.234,5"'), {}, r"'price' has '1\.234,5' in row 3"),
+        (FLATS.replace("101.5", "NA"), {}, "'price' has 'NA' in row 3"),
+        (FLATS.replace("101.5", ""), {}, "'price' has '' in row 3"),
+        (FLATS.replace(",101.5", ""), {}, "'price' has '' in row 3"),
+        (FLATS.replace("101.5", "nan"), {}, "'price' has 'nan' in row 3"),
+        (FLATS.replace(".5\n", ".5,\n"), {}, "more cells than its header"),
+        (FLATS.replace("101.5", "101.5,7"), {}, "Expected 5 fields in line 3, saw 6"),
+        (FLATS, {"drop": ["country", "iso", "region"]}, "'roof' has 'None' in row 2"),
+        (FLATS.replace("100.5", "16777217").replace("101.5", "1").replace("102.5", "2"), {}, "float32"),
+        (FLATS.replace("101.5", "inf"), {}, "'price' has"),
+    ],
+)  # fmt: skip
+def test_what_a_table_would_lose_in_silence_is_refused(tmp_path, text, options, refused):
+    path = tmp_path / "flats.csv"
+    path.write_text(text, encoding="utf-8")
+    options = options or {"categories": ["country", "iso", "region", "roof"]}
+    with pytest.raises(ValueError, match=refused):
+        reader("table.py")["read_table"](path, target="price", **options)
+    if text == FLATS:
+        path.write_text(text, encoding="latin-1")
+        with pytest.raises(UnicodeDecodeError):
+            reader("table.py")["read_table"](path, target="price", **options)
+
+
+def test_a_code_that_is_read_as_a_number_is_shown(tmp_path, capsys):
+    (tmp_path / "flats.csv").write_text(FLATS, encoding="utf-8")
+    read_table = reader("table.py")["read_table"]
+    read_table(tmp_path / "flats.csv", target="price", categories=["country", "iso", "roof"])
+    assert "region: numbers from 5 to 7" in capsys.readouterr().out
+
+
+def photo(path: Path, image: Image.Image, **options: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path, **options)
+    return path
+
+
+def test_images_show_their_colours_whatever_their_file(tmp_path, capsys):
+    read_images, red = reader("images.py")["read_images"], Image.new("RGB", (8, 4), "red")
+    photo(tmp_path / "a" / "plain.png", red)
+    photo(tmp_path / "a" / "palette.gif", red.convert("P", palette=Image.Palette.ADAPTIVE))
+    sideways, exif = Image.new("RGB", (4, 8), "red"), Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    photo(tmp_path / "a" / "photo.png", sideways, exif=exif)
+    photo(tmp_path / "b" / "transparent.png", Image.new("RGBA", (8, 4), (9, 9, 9, 0)))
+    (tmp_path / "b" / "Thumbs.db").write_bytes(b"x")
+    x, y, classes = read_images(tmp_path, size=(8, 4))
+    assert (x.shape, x.dtype, y.tolist(), classes) == ((4, 4, 8, 3), np.uint8, [0, 0, 0, 1], ["a", "b"])
+    assert np.unique(x[:3].reshape(-1, 3), axis=0).tolist() == [[255, 0, 0]]
+    assert np.unique(x[3]).tolist() == [255]
+    assert read_images(tmp_path, size=(8, 4), mode="L")[0].shape == (4, 4, 8)
+    assert "a: 3 images\nb: 1 images\n" in capsys.readouterr().out
+
+
+def test_images_with_pages_or_16_bits_and_other_files_are_refused(tmp_path):
+    read_images = reader("images.py")["read_images"]
+    slices = [Image.new("L", (8, 8), level) for level in (0, 200)]
+    bad = photo(tmp_path / "a" / "stack.tif", slices[0], save_all=True, append_images=slices[1:])
+    with pytest.raises(ValueError, match=r"stack\.tif has 2 pages"):
+        read_images(tmp_path, size=(8, 8))
+    bad.unlink()
+    bad = photo(tmp_path / "a" / "deep.png", Image.fromarray(np.full((8, 8), 40_000, np.uint16)))
+    with pytest.raises(ValueError, match=r"deep\.png has more than 8 bits"):
+        read_images(tmp_path, size=(8, 8))
+    bad.rename(tmp_path / "a" / "notes.png").write_bytes(b"ask Kim")
+    with pytest.raises(OSError, match=r"notes\.png"):
+        read_images(tmp_path, size=(8, 8))
+
+
+def test_a_text_has_one_encoding(tmp_path):
+    space, path = reader("text.py"), tmp_path / "plays.txt"
+    read_text = space["read_text"]
+    path.write_bytes("Perú\n".encode() + b"plain\n" + "Österreich\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="line 3 isn't UTF-8: b'.xd6sterreich"):
+        read_text(path)
+    with pytest.raises(ValueError, match="line 1 is UTF-8, and would become 'PerÃº"):
+        read_text(path, encoding="latin-1")
+    for encoding in ("utf-8", "latin-1"):
+        path.write_text("Perú\nplain\n", encoding=encoding)
+        assert read_text(path, encoding=encoding) == "Perú\nplain\n"
+    x, y = space["rows_of"]("abcdefgh", length=3)
+    assert (bytes(x.flatten().tolist()), bytes(y.flatten().tolist())) == (b"abcdef", b"bcdefg")
+    assert x.dtype == torch.int64
+
+
+# -- each template as a whole --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -55,8 +195,8 @@ def run(*command: object) -> str:
 def on_test_rows(printed: str, metric: str) -> float:
     """The metric on the test rows, which is the note of the newest run, too."""
     said, value = re.search(rf"on \d+ test rows: ({metric} (\S+))", printed).groups()
-    newest = runs.table(last=1, columns=["note", "state", "workers"]).iloc[0]
-    assert list(newest) == [f"test: {said}", "finished", 2]
+    newest = runs.latest(state=None)
+    assert (newest.note, newest.state, newest.workers) == (f"test: {said}", "finished", 2)
     return float(value)
 
 
@@ -71,7 +211,7 @@ def test_images_as_they_are_and_a_folder_of_photos(here):
         pixels[:, :, number % 2] += 120  # cats are red, dogs are green
         Image.fromarray(pixels).save(folder / f"{number}.jpg")
     assert on_test_rows(run(script, "photos"), "accuracy") > 0.9
-    assert list(runs.table(name="images")["data"]) == ["photos", "digits"]
+    assert runs.latest("images").dataset == "photos"
 
 
 def test_a_table_and_a_run_of_it_that_was_killed_resumes(here, home):
@@ -96,14 +236,13 @@ def test_rows_that_belong_together_stay_together(tmp_path):
     flats = pandas.DataFrame({"building": rng.integers(0, 50, 400), "district": rng.choice(["a", "b"], 400)})
     flats.assign(size=np.arange(400.0), price=rng.normal(size=400)).to_csv(path, index=False)
     (lines,) = re.findall(r"```python\n(.*?)```", (TEMPLATES / "README.md").read_text(), re.DOTALL)
-    imports = (TEMPLATES / "table.py").read_text().partition("\nNAME = ")[0]
-    space = {"given": SimpleNamespace(path=path)}
-    exec(imports + "\n" + lines, space)
-    parts = [
-        space[part][:][0][:, space["data"].columns.index("size")].int() for part in ("train", "valid", "test")
+    space = reader("table.py") | {"path": path}
+    exec(lines, space)
+    sizes = [
+        space[part][:][0][:, list(space["x"]).index("size")].int() for part in ("train", "valid", "test")
     ]
-    assert sorted(np.concatenate(parts)) == list(range(400)) and min(map(len, parts)) > 40
-    inside = [set(flats["building"][part.numpy()]) for part in parts]
+    assert sorted(np.concatenate(sizes)) == list(range(400)) and min(map(len, sizes)) > 40
+    inside = [set(flats["building"][part.numpy()]) for part in sizes]
     assert sum(map(len, inside)) == len(set.union(*inside)) == flats["building"].nunique()
 
 

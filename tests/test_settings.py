@@ -23,7 +23,6 @@ def test_every_variable_is_read_and_blank_ones_are_defaults(tmp_path):
         "preload": ("No", False),
         "panel": ("Text", "text"),
         "hang_after": ("5", 5),
-        "mirror": ("https://school.example/data", "https://school.example/data"),
         "check_strict": ("PATIENT", 10),
         "ray_address": ("10.0.0.1:6379", "10.0.0.1:6379"),
         "s3_endpoint": ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),
@@ -50,7 +49,7 @@ def test_every_variable_is_read_and_blank_ones_are_defaults(tmp_path):
         ("LABKIT_WORKERS", "9" * 5000),
         ("LABKIT_PANEL", "3d"),
         ("LABKIT_S3_ENDPOINT", "s3://me:secret@bucket"),
-        ("LABKIT_MIRROR", "ftp://me:secret@school.example"),
+        ("LABKIT_S3_ENDPOINT", "ftp://me:secret@school.example"),
     ],
 )
 def test_a_value_that_means_nothing_is_refused(name, value):
@@ -63,7 +62,7 @@ def test_a_value_that_means_nothing_is_refused(name, value):
 
 
 def test_secrets_are_in_no_repr():
-    secret = {"mirror": "https://me:secret@x", "s3_endpoint": "https://me:secret@y"}
+    secret = {"s3_endpoint": "https://me:secret@y"}
     assert "secret" not in repr(Settings(**secret, s3_access_key="secret2", s3_secret_key="secret3"))
 
 
@@ -83,13 +82,12 @@ def test_a_relative_path_is_one_folder_of_a_process_and_of_its_children(monkeypa
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LABKIT_HOME", "one-home")
-    monkeypatch.setenv("LABKIT_MIRROR", "one-mirror")
     first = Settings.from_env()
-    assert (first.home, first.mirror) == (tmp_path / "one-home", str(tmp_path / "one-mirror"))
+    assert first.home == tmp_path / "one-home"
     monkeypatch.chdir(tmp_path / "data")
     assert Settings.from_env() == first
-    ask = "from labkit import Settings; print(Settings.from_env().home, Settings.from_env().mirror)"
-    assert labs.python(ask).stdout.split() == [str(first.home), first.mirror]
+    ask = "from labkit import Settings; print(Settings.from_env().home)"
+    assert labs.python(ask).stdout.split() == [str(first.home)]
     monkeypatch.setenv("LABKIT_HOME", "one-home")  # the first cell is run again after `%cd data`
     assert Settings.from_env().home == first.home == Settings(home="one-home").home
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import build
-import figures
 import lesson
 from labkit.exercises import registry
 
@@ -76,7 +75,7 @@ def test_a_plan_adds_up_and_leaves_time_for_each_core():
     assert {name: sum(int(minutes) for minutes, _ in plan) for name, plan in plans.items()} == lengths
     for minutes, what in (row for plan in plans.values() for row in plan):
         for number in re.findall(r"\[(\d\db?)\]\(\d\db?\.md\), core", what):
-            assert int(minutes) >= figures.measure(number, CELLS[number]).minutes, what
+            assert int(minutes) >= lesson.minutes(CELLS[number]), what
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.md")), ids=lambda path: path.stem)

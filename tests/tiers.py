@@ -33,7 +33,7 @@ SLOW = {
         "website",
     ),
     *("cluster", "connection", "forkserver", "kernel", "kills", "other_clusters", "preload"),
-    *("data_progress", "catalog", "data_page", "own_folders", "own_tables", "own_texts"),
+    *("data_progress", "catalog", "data_page"),
     *("comparison", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_06", "lesson_08"),
     *("lesson_09", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
@@ -71,7 +71,7 @@ SLOW = {
         "validation",
     ),
     *("sweep_panel", "sweep_restore"),
-    *("schedule", "lesson_12", "lesson_12b"),
+    *("schedule", "lesson_12", "lesson_12b", "mlflow"),
 }
 
 # {module: what of it `make test` runs all the same}. Everything else in these modules is deep.
@@ -156,6 +156,7 @@ DEEP = {
     "damaged_inputs": (),
     "additions": (),
     "benchmarks": (),
+    "mlflow": (),
     "plain": (),
     # `test_it_is_small` needs no environment of its own
     "light_install": ("test_it_is_small",),
@@ -198,12 +199,14 @@ TOUCHED = {
     "labkit/storage/": ("storage_ray", "store_kernel", "class_bucket"),
     "labkit/faults.py": ("fault_injection", "campaign"),
     "labkit/interrupts.py": ("kernel", "benchmarks"),
+    "labkit/runs/": ("damaged_inputs", "mlflow"),
+    "docs/runs.md": ("mlflow",),
     "labkit/models/": ("keras_models", "tensorflow"),
     "labkit/exercises/": (*_CHECKS, "running_cluster"),
     "lessons/checks/": _CHECKS,
     "classroom/": ("class_bucket", "board_page", "grading"),
     "notebooks/own_experiment/": ("own_experiment",),
-    "labkit/datasets/": ("damaged_inputs", "plain", "storage_ray"),
+    "labkit/datasets/": ("plain", "storage_ray"),
     "datasets/": ("plain", "bundle"),
     "benchmarks/_engines/": ("comparison",),
     "benchmarks/": ("benchmarks", "campaign"),

@@ -1,4 +1,4 @@
-"""What the build adds to a lesson's cells: its time, pictures, the script without the lab, and links."""
+"""What the build adds to a lesson's cells: pictures, the script without the lab, and links."""
 
 import ast
 import base64
@@ -7,12 +7,10 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import figures
 import lesson
 from labkit.errors import LabError
 from lesson import Cell
 
-_TIME = re.compile(r"(?<=\*\*Time\*\* )[^·\n]*[^·\s]")
 _PICTURE = re.compile(r"\]\((images/[\w-]+\.svg)\)")
 BOLD = re.compile(r"(?<!\[)\*\*([^*]+?)\*\*(?!\])")
 
@@ -24,14 +22,12 @@ def complete(source: Path, cells: list[Cell]) -> list[Cell]:
         LabError: a picture or the script is missing.
     """
     root = source.parent.parent.parent if lesson.is_recipe(source) else source.parent.parent
-    time = figures.measure(lesson.number(source), cells).time
     used = _names("\n".join(cell.source for cell in cells if cell.kind == "code"))
     terms = set(glossary(root))
     done = []
     for cell in cells:
         text = cell.source
         if cell.kind == "markdown" and not cell.is_note:  # a term is linked where a learner sees it first
-            text = _TIME.sub(time, text, count=1) if not done else text
             text = BOLD.sub(lambda found: _linked(found, terms), text)
             text = _PICTURE.sub(lambda found: f"]({_embedded(source, found[1])})", text)
         if "plain" in cell.tags:

@@ -4,11 +4,10 @@
                                      recipes/name.ipynb from lessons/recipes
     python tools/build.py --stale    only what is missing or older than its source (`make lab`)
     python tools/build.py --check    change nothing; fail where a notebook differs from its source
-    python tools/build.py --table    change nothing; print the figures of all lessons
 
 The learner's build is the solutions without the cells tagged ``solution``. `additions` says what the build
-adds to the cells; README's table of lessons gets their times as well, and each teacher's page the notes that
-are tagged ``instructor``. What a learner changed is never overwritten: it is kept as
+adds to the cells. README's table of lessons gets the minutes from their heads, and each teacher's page the
+notes that are tagged ``instructor``. What a learner changed is never overwritten: it is kept as
 ``NN_name.mine-<time>.ipynb``, and the build says so.
 """
 
@@ -28,7 +27,6 @@ import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import additions
-import figures
 import lesson
 from labkit.errors import LabError
 from lesson import Cell
@@ -44,14 +42,12 @@ def notebook(
     solutions: bool,
     claims: bool = False,
     timed: bool = False,
-    minutes: dict[str, float] | None = None,
 ) -> nbformat.NotebookNode:
     """A notebook of `cells`, with or without the solutions; nothing in it depends on when it was built.
 
     Args:
         claims: with the cells tagged ``claim`` too, which test what the lesson says about its outputs.
         timed: with those too that compare times, so that they hold on a machine that has nothing else to do.
-        minutes: of each section, for the board of a class.
     """
     kept = [c for c in cells if (solutions or not c.is_solution) and (claims or not c.is_claim)]
     kept = [c for c in kept if not c.is_note and (timed or "timed" not in c.tags)]
@@ -69,7 +65,7 @@ def notebook(
     built.metadata = {
         "kernelspec": _KERNEL,
         "language_info": {"name": "python"},
-        "labkit": {"built": fingerprint(built), "minutes": minutes or {}},
+        "labkit": {"built": fingerprint(built)},
     }
     built = nbformat.from_dict(built)
     nbformat.validate(built)
@@ -85,17 +81,16 @@ def fingerprint(built: nbformat.NotebookNode) -> str:
 def lessons(folder: Path = FOLDER) -> Iterator[tuple[Path, Path, nbformat.NotebookNode]]:
     """(source, target, notebook) of every notebook of `folder`; the sources are in ``lessons`` next to it."""
     for source in [*sources(folder), *recipes(folder)]:
-        plain = lesson.read(source)
-        minutes, cells = figures.sections(lesson.number(source), plain), additions.complete(source, plain)
+        cells = additions.complete(source, lesson.read(source))
         if lesson.is_recipe(source):
             cells = [replace(cell, source=additions.deeper(cell.source)) for cell in cells]
             target = folder / "recipes" / f"{source.stem}.ipynb"
-            yield source, target, notebook(cells, solutions=False, minutes=minutes)
+            yield source, target, notebook(cells, solutions=False)
             continue
-        learners = notebook(cells, solutions=False, minutes=minutes)
+        learners = notebook(cells, solutions=False)
         yield source, folder / source.with_suffix(".ipynb").name, learners
         cells = [replace(cell, source=additions.deeper(cell.source)) for cell in cells]
-        solved = notebook(cells, solutions=True, minutes=minutes)
+        solved = notebook(cells, solutions=True)
         yield source, folder / "solutions" / f"{source.stem}.ipynb", solved
 
 
@@ -115,11 +110,9 @@ def pages(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
     table = readme.read_text(encoding="utf-8") if readme.exists() else ""
     for source in sources(folder):
         cells = lesson.read(source)
-        time = figures.measure(lesson.number(source), cells).time
-        # The code of the tour is there to be run, not to be read.
-        time = "5 min" if source.stem == "tour" else re.sub(r"about (\d+) minutes", r"\1 min", time)
-        row = rf"(\| \[[^|]*\(notebooks/{source.stem}\.ipynb\) \|[^|]*\|)[^|]*\|"
-        table = re.sub(row, rf"\1 {time} |", table)
+        if minutes := lesson.minutes(cells):
+            row = rf"(\| \[[^|]*\(notebooks/{source.stem}\.ipynb\) \|[^|]*\|)[^|]*\|"
+            table = re.sub(row, rf"\1 {minutes} min |", table)
         notes = "\n".join("- " + " ".join(cell.source.split()) for cell in cells if cell.is_note)
         page = folder.parent / "docs" / "teaching" / f"{lesson.number(source)}.md"
         if notes and page.exists():
@@ -221,12 +214,8 @@ def main(arguments: list[str] | None = None, folder: Path = FOLDER) -> int:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--stale", action="store_true", help="only what is missing or older than its source")
     mode.add_argument("--check", action="store_true", help="change nothing; fail where something differs")
-    mode.add_argument("--table", action="store_true", help="change nothing; print the lessons' figures")
     options = parser.parse_args(arguments)
     try:
-        if options.table:
-            print(figures.table({lesson.number(path): lesson.read(path) for path in sources(folder)}))
-            return 0
         lines = differences(folder) if options.check else build(folder, only_stale=options.stale)
     except LabError as error:
         print(error, file=sys.stderr)

@@ -48,6 +48,12 @@ def number(path: Path) -> str:
     return path.stem.partition("_")[0]
 
 
+def minutes(cells: list[Cell]) -> int:
+    """Return the minutes that a lesson's head names; 0 if it names none."""
+    named = re.search(r"\*\*Time\*\* about (\d+) minutes", cells[0].source)
+    return int(named[1]) if named else 0
+
+
 def read(source: Path) -> list[Cell]:
     """The cells of a lesson, checked.
 
@@ -82,9 +88,11 @@ def _faults_of_head(source: Path, cells: list[Cell]) -> Iterator[tuple[str, str]
         return
     head = cells[0].source if cells and cells[0].kind == "markdown" else ""
     objectives = "**You will be able to**" if "**You will be able to**" in head else "lesson you can"
-    for wanted in (f"# {name[1]} · ", objectives, "**Time**", "**Needs**"):
+    for wanted in (f"# {name[1]} · ", objectives, "**Needs**"):
         if wanted not in head:
             yield f"its first cell lacks {wanted.strip()!r}", "write the head as in CONTRIBUTING.md"
+    if not minutes(cells):
+        yield "its first cell doesn't say how long it takes", "write: **Time** about 60 minutes"
 
 
 def _faults_of_cells(cells: list[Cell]) -> Iterator[tuple[str, str]]:

@@ -21,8 +21,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from benchmarks._digits import rendered
 from benchmarks._engines.stopwatch import Stopwatch
-from labkit import datasets
 from labkit.errors import LabError, RunFailed
 from labkit.interrupts import wait_until
 from labkit.settings import Settings
@@ -143,7 +143,7 @@ def write_rows(folder: Path, rows: int) -> int:
     count = rows // BATCH * BATCH
     if count == 0:
         raise LabError("compare engines", f"{rows} rows fill no batch of {BATCH}", "rows=6_000 or more")
-    data = datasets.rendered(count, seed=0)
+    data = rendered(count)
     data.to_parquet(folder / "rows.parquet")
     for rank in (0, 1):
         data[range(rank, count, 2)].to_parquet(folder / f"part-{rank}.parquet")

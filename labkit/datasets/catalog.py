@@ -1,28 +1,23 @@
-"""The data sets of the lab by their names. All have 28×28 grey images of the ten digits.
+"""The data sets of the lab by their names. Both have 28×28 grey images of the ten digits.
 
     >>> train = datasets.load()                    # the one that LABKIT_DATASET names; "digits" by default
     >>> test = datasets.load("mnist", "test", n=500, seed=3)
 
-`digits` ships with the lab, and `rendered` is drawn on the spot, in any number. `mnist` is downloaded once
-into ``LABKIT_HOME/datasets``: four files, which are checked against their SHA-256. ``LABKIT_MIRROR`` names a
-server or a folder to take them from instead: ``MIRROR/mnist/train-images-idx3-ubyte.gz`` and so on.
+`digits` ships with the lab. `mnist` is downloaded once into ``LABKIT_HOME/datasets``: four files, which are
+checked against their SHA-256.
 """
 
 import gzip
-import shutil
 from pathlib import Path
 
 import numpy as np
 
-from labkit.datasets.fonts import SPLITS, render
 from labkit.datasets.images import Dataset, read_rows
-from labkit.display.formatting import without_credentials
 from labkit.errors import LabError, expect_installed, expect_int
 from labkit.settings import CHECKOUT, DATASETS, PACKAGE_ROOT, Settings
 
 _CLASSES = tuple("0123456789")
 _DIGITS_TRAIN = 1437  # rows of the file that are for training; the other 360 are for testing
-_ROWS = {"train": 60_000, "test": 10_000}  # of MNIST, and of `rendered` unless n says otherwise
 _SMALL_ROWS = {"train": 1_500, "test": 400}  # in small mode, unless n says otherwise: as many as `digits` has
 _SILENCE = 20.0  # seconds without a byte until an address is given up
 
@@ -49,12 +44,12 @@ def load(
     """Load a data set by its name.
 
     Args:
-        name: "digits", "mnist" or "rendered" (default: the setting ``LABKIT_DATASET``).
+        name: "digits" or "mnist" (default: the setting ``LABKIT_DATASET``).
         split: "train" or "test".
         n: how many rows (default: all, in their fixed order; where ``LABKIT_SMALL`` is set, at most 1,500
             for training and 400 for testing). They are sampled with `seed`; a larger sample of the same
             seed starts with the smaller one.
-        seed: of the sample, and of the data set `rendered`.
+        seed: of the sample.
         settings: default: the environment's.
 
     Raises:
@@ -65,32 +60,20 @@ def load(
     if name not in DATASETS:
         fix = f"use one of {', '.join(DATASETS)}"
         raise LabError(f"load the data set {name!r}", "there is none of this name", fix)
-    _check(1 if n is None else n, split)
-    most = (_SMALL_ROWS if settings.small else _ROWS)[split]
-    if name == "rendered":
-        return rendered(n or most, seed, split=split)
+    attempt = f"take rows of the split {split!r}"
+    if n is not None:
+        expect_int(attempt, "n", n)
+    if split not in _SMALL_ROWS:
+        raise LabError(attempt, f"there is no split {split!r}", f"use one of {', '.join(_SMALL_ROWS)}")
     whole = _whole(name, split, settings)
+    most = _SMALL_ROWS[split] if settings.small else len(whole)
     if n is None and len(whole) <= most:
         return whole
     n = n or most
     if n > len(whole):
         fact = f"{name} has {len(whole):,} rows for {split}"
-        raise LabError(f"take {n:,} rows", fact, f"take up to {len(whole):,}, or the data set 'rendered'")
+        raise LabError(f"take {n:,} rows", fact, f"take up to {len(whole):,}")
     return whole[np.random.default_rng(seed).permutation(len(whole))[:n]]
-
-
-def rendered(n: int, seed: int = 0, *, split: str = "train") -> Dataset:
-    """Draw the first `n` digits of `seed` and `split` from fonts (see `labkit.datasets.fonts`)."""
-    _check(n, split)
-    expect_installed("render digits", "PIL", "matplotlib")
-    return Dataset(*render(n, seed=seed, split=split), "rendered", split, _CLASSES)
-
-
-def _check(n: object, split: str) -> None:
-    attempt = f"take rows of the split {split!r}"
-    expect_int(attempt, "n", n)
-    if split not in SPLITS:
-        raise LabError(attempt, f"there is no split {split!r}", f"use one of {', '.join(SPLITS)}")
 
 
 def shipped(name: str) -> Path:
@@ -125,22 +108,20 @@ def _fetch(file: str, settings: Settings) -> Path:
     expect_installed(f"fetch {file}", "pooch", "requests", "tqdm")
     import pooch
 
-    pooch.get_logger().setLevel("WARNING")  # what it logs has the address in it, password included
+    pooch.get_logger().setLevel("WARNING")
     # "identity": the server must not decompress the file on the way.
     http = pooch.HTTPDownloader(progressbar=True, timeout=_SILENCE, headers={"Accept-Encoding": "identity"})
     folder, reasons = settings.home / "datasets" / "mnist", ""
-    for address in [f"{settings.mirror.rstrip('/')}/mnist"] if settings.mirror else ADDRESSES:
-        way = http if "://" in address else lambda one, path, _: shutil.copyfile(Path(one).expanduser(), path)
+    for address in ADDRESSES:
         try:
-            return Path(pooch.retrieve(f"{address}/{file}", MNIST[file], file, folder, downloader=way))
+            return Path(pooch.retrieve(f"{address}/{file}", MNIST[file], file, folder, downloader=http))
         except (OSError, ValueError) as error:  # requests' own are OSErrors; ValueError: another SHA-256
-            reasons += without_credentials(f"\n    {address}: {type(error).__name__}: {error}")
+            reasons += f"\n    {address}: {type(error).__name__}: {error}"
     raise LabError(
         f"fetch {file} of mnist",
         f"no address has it:{reasons}",
-        "name a server or a folder that has it: export LABKIT_MIRROR=…\n"
-        f"    or put the file (SHA-256 {MNIST[file]}) there yourself: {folder / file}\n"
-        "    or work offline with LABKIT_DATASET=digits or LABKIT_DATASET=rendered",
+        f"put the file (SHA-256 {MNIST[file]}) there yourself: {folder / file}\n"
+        "    or work offline with LABKIT_DATASET=digits",
     )
 
 

@@ -7,20 +7,16 @@
 import dataclasses
 import functools
 import hashlib
-import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.display.figures import gallery
 from labkit.errors import LabError
 from labkit.files import atomic_path
 
 if TYPE_CHECKING:
     import pyarrow
-
-_SHOWN = 10  # images in the display of a data set
 
 # Arrow keeps a pixel as a 32-bit number. BYTE_STREAM_SPLIT with zstd gives the same size as Arrow's
 # dictionaries with zstd, in half the time.
@@ -64,7 +60,10 @@ class Dataset:
     @functools.cached_property
     def fingerprint(self) -> str:
         """12 digits of a hash of images and labels."""
-        return fingerprint(str(self.images.shape), self.images, self.labels)
+        digest = hashlib.sha256(str(self.images.shape).encode())
+        digest.update(np.ascontiguousarray(self.images))
+        digest.update(np.ascontiguousarray(self.labels))
+        return digest.hexdigest()[:12]
 
     def __getitem__(self, which: Any) -> Any:
         """Return one row as (image, label); for a slice, a mask or an array of indices, a `Dataset`."""
@@ -77,15 +76,13 @@ class Dataset:
         size = f"{len(self):,} image{'s' * (len(self) != 1)} of {height}×{width}"
         return f"<Dataset {self.name}, {self.split}: {size}, {len(self.classes)} classes>"
 
-    def _repr_html_(self) -> str:
-        captions = [self.classes[label] for label in self.labels[:_SHOWN]]
-        return f"<div>{html.escape(repr(self)[1:-1])}</div>{gallery(self.images[:_SHOWN], captions)}"
-
     def to_arrow(self) -> "pyarrow.Table":
         """Return a table for ``ray.data.from_arrow``: an image as a uint8 tensor, its label as int64."""
         import pyarrow
 
-        return pyarrow.table({"image": column(self.images), "label": self.labels})
+        # Ray Data reads tensors as arrays of that shape, and would read lists as objects.
+        images = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(self.images))
+        return pyarrow.table({"image": images, "label": self.labels})
 
     def to_parquet(self, path: str | Path) -> Path:
         """Write a Parquet file, completely or not at all, and return its path."""
@@ -99,7 +96,7 @@ class Dataset:
 def read_rows(path: str, filesystem: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Read the images (uint8 [n, height, width]) and labels (int64 [n]) of the Parquet files at `path`.
 
-    It is a file or a folder of files that `Dataset.to_parquet` or an upload wrote, on this machine or on
+    It is a file or a folder of files that `Dataset.to_parquet` or pyarrow wrote, on this machine or on
     pyarrow's `filesystem`. Damaged files and other columns are a `LabError`, a missing file is an OSError.
     """
     import pyarrow.parquet
@@ -113,22 +110,5 @@ def read_rows(path: str, filesystem: Any = None) -> tuple[np.ndarray, np.ndarray
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the file system
         fact = str(error).partition("\n")[0] or type(error).__name__
-        fix = "name files that Dataset.to_parquet or upload_shards wrote"
+        fix = "name files that Dataset.to_parquet wrote"
         raise LabError(f"read images from {path}", fact, fix) from None
-
-
-def fingerprint(about: str, *arrays: np.ndarray) -> str:
-    """12 digits of a hash of a text and of arrays."""
-    digest = hashlib.sha256(about.encode())
-    for values in arrays:
-        digest.update(np.ascontiguousarray(values))
-    return digest.hexdigest()[:12]
-
-
-def column(values: np.ndarray) -> "pyarrow.Array":
-    """An Arrow column. Ray Data reads tensors as arrays of that shape, and would read lists as objects."""
-    import pyarrow
-
-    if values.ndim == 1:
-        return pyarrow.array(values)
-    return pyarrow.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))

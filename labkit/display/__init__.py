@@ -1,6 +1,5 @@
 """What the rest of labkit draws with: cards, tables, figures, short tracebacks. It knows nothing of runs."""
 
-from labkit.display.figures import figure_style, gallery, stacked_bars
-from labkit.display.svg import Timeline
+from labkit.display.figures import figure_style
 
-__all__ = ["Timeline", "figure_style", "gallery", "stacked_bars"]
+__all__ = ["figure_style"]

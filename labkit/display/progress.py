@@ -1,7 +1,7 @@
 """One line that shows how long something takes and how far it is; a short wait has none.
 
-with Waiting("rendering digits", unit="images") as line:
-    for done in range(0, total, 1024):
+with Waiting("starting the cluster", unit="nodes") as line:
+    for done in range(total):
         ...
         line(done, total)
 """

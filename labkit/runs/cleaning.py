@@ -1,6 +1,6 @@
 """Old folders under ``LABKIT_HOME``, for ``python -m labkit clean``: runs, their checkpoints, and sessions.
 
-Old is a folder that nothing was written into for a time. A run that is running, or has a tag or a note, is
+Old is a folder that nothing was written into for a time. A run that is running, or has a note, is
 never old, and neither are checkpoints that it shares with others. All else under the home (exercises, keys,
 data sets, uploaded objects) is left alone. Ray and Spark use their sessions while they run, so stop the lab
 before you remove what `old_folders` lists.
@@ -22,7 +22,7 @@ def old_folders(home: Path, seconds: float) -> dict[Path, int]:
     for record in find(home):
         folders = [Path(record.folder), *_checkpoints(record, home)]
         young = any(_measure(folder)[1] >= before for folder in folders)
-        if young or record.state == "running" or record.tags or record.note:
+        if young or record.state == "running" or record.note:
             used.update(path for folder in folders for path in (folder, *folder.parents))
         else:
             old += folders

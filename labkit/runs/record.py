@@ -5,9 +5,9 @@
     >>> RunRecord.from_json(record.to_json()) == record
     True
 
-Panels and benchmarks write records. The reader's tags and note are in a second file in the same folder, so
-that marking a run and writing its record never overwrite each other; `read` merges both. Records of other
-versions of the lab can be read: unknown fields are ignored, and missing ones take their defaults.
+Panels and benchmarks write records. The reader's note is in a second file in the same folder, so that a note
+and the record never overwrite each other; `read` merges both. Unknown fields are ignored, and missing ones
+take their defaults.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from labkit.system import process_info
 
 Home = Path | str | None  # the lab's home folder; None: from the settings
 FILE_NAME = "run_record.json"
-MARKS_NAME = "tags_and_note.json"
+NOTE_NAME = "note.json"
 
 # The reader passes these to the engine, so they may contain secrets, data and objects of any kind.
 _GIVEN = ("config", "scaling", "storage_path", "checkpoint")
@@ -81,8 +81,7 @@ class RunRecord:
     host: dict = field(default_factory=dict)
     error: str | None = None  # the failure in one line
     process: dict = field(default_factory=dict)  # that runs it, from `this_process`; empty when it is over
-    tags: list = field(default_factory=list)  # the reader's own, as is the note
-    note: str = ""
+    note: str = ""  # the reader's own
     epochs: int = 0
     extra: dict = field(default_factory=dict)  # facts that only one engine or benchmark has
     folder: str = field(default="", compare=False)  # where it was read from; not part of the file
@@ -135,18 +134,18 @@ class RunRecord:
 
 
 def read(path: Path | str) -> RunRecord:
-    """Read the record at `path`, a file or a folder, with its tags and its note.
+    """Read the record at `path`, a file or a folder, with its note.
 
     A "running" one whose process is gone becomes "lost".
     """
     path = Path(path)
     path = path / FILE_NAME if path.is_dir() or path.suffix != ".json" else path  # a folder may be gone
-    files = [path, *path.parent.glob(MARKS_NAME)]
+    files = [path, *path.parent.glob(NOTE_NAME)]
     try:
         record = RunRecord.from_json(*(file.read_text(encoding="utf-8") for file in files))
     except (OSError, ValueError, TypeError, RecursionError) as error:  # also if it is not UTF-8
         wrong, gone = path, path.parent
-        # Perhaps only the marks are damaged.
+        # Perhaps only the note is damaged.
         with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             RunRecord.from_json(path.read_text(encoding="utf-8"))
             wrong = gone = files[-1]

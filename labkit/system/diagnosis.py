@@ -130,7 +130,7 @@ class Diagnosis:
 
 def doctor(settings: Settings | None = None) -> Diagnosis:
     """Look at everything that the lessons need, with the environment's settings unless others are given."""
-    findings = list(_relative_paths())  # before they are read, which makes them absolute
+    findings = list(_relative_home())  # before they are read, which makes them absolute
     try:
         settings = settings or Settings.from_env()
     except LabError as error:
@@ -140,13 +140,12 @@ def doctor(settings: Settings | None = None) -> Diagnosis:
     return Diagnosis((*findings, *(finding for check in checks for finding in check(settings))))
 
 
-def _relative_paths() -> Iterator[Finding]:
+def _relative_home() -> Iterator[Finding]:
     """In a shell in another folder, a relative home is another home, which has none of these runs."""
-    for name in ("LABKIT_HOME", "LABKIT_MIRROR"):
-        path = os.environ.get(name, "").strip()
-        if path and "://" not in path and not os.path.isabs(os.path.expanduser(path)):
-            text = f"{name} is a relative path, which is another folder after each `cd`"
-            yield Finding("settings", False, text, f"export {name}={shlex.quote(absolute(path))}")
+    path = os.environ.get("LABKIT_HOME", "").strip()
+    if path and not os.path.isabs(os.path.expanduser(path)):
+        text = "LABKIT_HOME is a relative path, which is another folder after each `cd`"
+        yield Finding("settings", False, text, f"export LABKIT_HOME={shlex.quote(absolute(path))}")
 
 
 def _variables(_: Settings) -> Iterator[Finding]:

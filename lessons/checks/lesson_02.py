@@ -1,11 +1,11 @@
 """Lesson 02: a function for batches, what is loaded once, bad objects, what blocks change."""
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from labkit.display.figures import png
 from labkit.exercises.answers import (
     NotAttempted,
     Wrong,
@@ -92,6 +92,14 @@ def _loaded_once(invert: Any) -> None:
     same_array(found, sums, what="on the cluster, the sums of images")
 
 
+def _png(image: np.ndarray) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
 @LESSON.exercise(
     "02-3 · Note what was bad",
     "What does `decode` do with a text file? Whatever it raises, your function continues.",
@@ -101,7 +109,7 @@ def _loaded_once(invert: Any) -> None:
 )
 def _noted(decode_or_note: Any) -> None:
     good = np.random.default_rng(0).integers(0, 256, (28, 28)).astype(np.uint8)
-    payload = png(good)
+    payload = _png(good)
     row = _row_of(decode_or_note, "bucket/images/3/a.png", payload, "a good image")
     if row["error"] != "":
         raise Wrong(f"a good image has the error {describe(row['error'])}")
@@ -110,7 +118,7 @@ def _noted(decode_or_note: Any) -> None:
         "a PNG that was cut off": payload[: len(payload) // 2],
         "a text file": b"ask Kim about these",
         "an empty object": b"",
-        "an image of 10×12 pixels": png(np.zeros((12, 10), np.uint8)),
+        "an image of 10×12 pixels": _png(np.zeros((12, 10), np.uint8)),
     }
     for what, bad in cases.items():
         row = _row_of(decode_or_note, "bucket/images/3/b.png", bad, what)

@@ -6,12 +6,24 @@
 # You need lesson 02.
 
 # %%
+import io
+
+import PIL.Image
 from labkit import cluster, datasets, storage
 
 lab = cluster.start()
 store = storage.start()
 digits = datasets.load("digits", n=40)
-storage.upload(digits, store, "recipes", prefix="download")
+
+
+def png(image):
+    file = io.BytesIO()
+    PIL.Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+store.bucket("recipes")
+store.files.pipe({f"recipes/download/{row:02}.png": png(image) for row, image in enumerate(digits.images)})
 names = sorted(store.files.find("recipes/download"))
 
 # %% [markdown]

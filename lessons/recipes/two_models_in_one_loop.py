@@ -68,10 +68,12 @@ gan = TorchTrainer(
 drawn = gan.fit().return_value
 
 # %%
-from IPython.display import HTML
-from labkit.display import gallery
+import matplotlib.pyplot as plt
 
-HTML(gallery((255 * drawn).astype("uint8"), [str(number) for number in range(10)]))
+_, places = plt.subplots(1, 10, figsize=(8, 1))
+for place, image in zip(places, drawn, strict=True):
+    place.imshow(image, cmap="gray")
+    place.axis("off")
 
 # %% tags=["claim"]
 real, fake = digits.images.mean(axis=0) / 255, drawn.mean(axis=0)

@@ -10,9 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import ray.train
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch import nn
@@ -33,20 +34,54 @@ last = runs.latest(NAME, state=None) if given.resume else None
 CONFIG["seed"] = last.config["seed"] if last else given.seed  # else other rows would be for validation
 
 
+# %% [markdown]
+# ## Read the images
+# Pillow opens nearly everything, and some of it goes wrong in silence: of a TIFF stack it shows the first
+# page, `np.asarray` of an image with a palette has the numbers of its colours and not the colours,
+# `convert` cuts 16 bits off at 255, a transparent pixel has any colour, and a photograph is on its side
+# until its EXIF data are applied.
+# So a file with several pages or more than 8 bits per pixel is refused here, and the rest is handled. Read
+# what the function prints: each folder is a class, `train` and `test` would be two of them.
+
+
 # %%
-def load_data():  # a row of x is an image, y the number of its class: the folder that it was in
-    with tempfile.TemporaryDirectory() as made:
-        digits = datasets.load("digits") if given.path is None else []
-        for number in range(len(digits)):
-            folder = Path(made, "digits", str(digits.labels[number]))
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(digits.images[number]).save(folder / f"{number}.png")
-        return datasets.from_folder(given.path or f"{made}/digits", size=(28, 28))
+def read_images(folder, size, mode="RGB"):
+    """Return x, uint8 [rows, height, width, 3] ("L": without the 3), y, and the names of the classes."""
+    x, y = [], []
+    classes = sorted(path.name for path in Path(folder).iterdir() if path.is_dir() and path.name[0] != ".")
+    for label, name in enumerate(classes):
+        files = [path for path in sorted(Path(folder, name).rglob("*")) if path.is_file()]
+        files = [path for path in files if path.name[0] != "." and path.name != "Thumbs.db"]
+        print(f"{name}: {len(files)} images")
+        for path in files:
+            with Image.open(path) as image:
+                if getattr(image, "n_frames", 1) > 1:
+                    raise ValueError(f"{path} has {image.n_frames} pages: choose one by image.seek(page)")
+                if image.mode[0] in "IF":
+                    raise ValueError(f"{path} has more than 8 bits: divide all images by the same number")
+                turned = ImageOps.exif_transpose(image).convert("RGBA")
+            white = Image.new("RGBA", turned.size, "white")
+            x.append(np.asarray(Image.alpha_composite(white, turned).convert(mode).resize(size)))
+            y.append(label)
+    return np.stack(x), np.array(y), classes
 
 
-data, split = load_data(), torch.Generator().manual_seed(CONFIG["seed"])
-train, test = (TensorDataset(*map(torch.tensor, data.load(part))) for part in ("train", "test"))
-train, valid = random_split(train, [0.8, 0.2], split)  # the validation rows choose the checkpoint
+# %%
+def make_photos():  # images to try the template with
+    folder, digits = tempfile.mkdtemp(), datasets.load("digits")
+    for number, (image, label) in enumerate(digits):
+        path = Path(folder, str(label), f"{number}.png")
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(image).save(path)
+    return folder
+
+
+path = given.path or make_photos()
+x, y, classes = read_images(path, size=(28, 28))
+rows = TensorDataset(torch.tensor(x), torch.tensor(y))
+rest, test = random_split(rows, [0.8, 0.2], torch.Generator().manual_seed(0))  # the same for every seed
+split = torch.Generator().manual_seed(CONFIG["seed"])
+train, valid = random_split(rest, [0.8, 0.2], split)  # the validation rows choose the checkpoint
 
 
 # %%
@@ -106,7 +141,7 @@ def train_loop(config):
 # %%
 settings, lab, store = Settings.from_env(), cluster.start(), storage.start()
 torch.manual_seed(CONFIG["seed"])
-model = Network(data.x, len(data.classes), CONFIG["width"])
+model = Network(x, len(classes), CONFIG["width"])
 trainer = TorchTrainer(
     train_loop,
     train_loop_config=CONFIG | {"model": model, "train": train, "valid": valid},
@@ -120,7 +155,7 @@ trainer = TorchTrainer(
         failure_config=FailureConfig(max_failures=1),
     ),
 )
-with TrainPanel(NAME, dataset=data).watch(trainer) as panel:
+with TrainPanel(NAME, dataset=Path(path).stem).watch(trainer) as panel:
     result = trainer.fit()
 
 # %%
@@ -130,7 +165,7 @@ with result.get_best_checkpoint("accuracy", "max").as_directory() as folder:
 found = ", ".join(f"{name} {value:.4g}" for name, value in measure(model, test).items())
 print(f"on {len(test)} test rows: {found}")
 runs.note(panel.run_id, f"test: {found}")
-print(runs.table(name=NAME, columns=["started", "state", "lr", "width", "seed", "accuracy", "note"]))
+print(runs.table(NAME)[["started", "state", "lr", "width", "seed", "accuracy", "note"]])
 
 # %%
 store.stop()

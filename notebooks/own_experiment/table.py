@@ -8,6 +8,7 @@
 import argparse
 import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pandas
@@ -18,7 +19,7 @@ from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from labkit import cluster, datasets, runs, storage
+from labkit import cluster, runs, storage
 from labkit.settings import Settings
 from labkit.train import TrainPanel
 
@@ -33,18 +34,59 @@ last = runs.latest(NAME, state=None) if given.resume else None
 CONFIG["seed"] = last.config["seed"] if last else given.seed  # else other rows would be for validation
 
 
+# %% [markdown]
+# ## Read the table
+# pandas guesses the type of a column, and some guesses go wrong in silence: the texts `NA` and `None`
+# become empty cells, the code `007` becomes the number 7, and a single `n/a` turns a column of numbers into
+# texts.
+# So name the columns of texts: `categories` for those that the model gets, `drop` for those that it
+# doesn't. Their cells stay unchanged. Every other column must have a number in every row.
+# Read what the function prints: a code that is listed as numbers belongs in `categories`, and letters such
+# as Ã mean that `encoding` is wrong (Excel often writes `"latin-1"`).
+
+
 # %%
-def load_data():  # a row of x has the numbers of a flat, y is its price
-    rng = np.random.default_rng(0)
+def read_table(path, target, categories=(), drop=(), encoding="utf-8-sig"):
+    """Return the table with its texts unchanged, and the numbers that the model gets, without the target."""
+    texts = [*categories, *drop]
+    options = {"keep_default_na": False, "encoding": encoding}
+    table = pandas.read_csv(path, dtype=dict.fromkeys(texts, str), **options)
+    if not isinstance(table.index, pandas.RangeIndex):
+        raise ValueError(f"the rows of {path} have more cells than its header")
+    for name, column in table.items():
+        if name in texts:
+            print(f"{name}: {column.nunique()} texts, such as {sorted(column.unique())[:5]}")
+            continue
+        numbers = pandas.to_numeric(column, errors="coerce").astype(float)
+        if not np.isfinite(numbers).all():
+            row = np.isfinite(numbers).argmin()
+            fix = "make it a number, or name the column in categories or drop"
+            raise ValueError(f"{name!r} has {column[row]!r} in row {row + 2}: {fix}")
+        if column.dtype.kind == "i" and numbers.abs().max() > 2**24:
+            raise ValueError(f"{name!r} has whole numbers of more than 7 digits, which float32 rounds")
+        print(f"{name}: numbers from {numbers.min():g} to {numbers.max():g}")
+    x = table.drop(columns=[target, *drop])
+    if categories:  # each value becomes a column of zeros and ones
+        x = pandas.get_dummies(x, columns=list(categories), dtype=float)
+    return table, x.astype("float32")
+
+
+# %%
+def make_flats():  # a table to try the template with
+    rng, path = np.random.default_rng(0), f"{tempfile.mkdtemp()}/flats.csv"
     size, district = rng.uniform(25, 140, 900), rng.choice(["north", "south", "port"], 900)
     price = 40 + 3 * size + 90 * (district == "port") + rng.normal(0, 25, 900)
-    flats = pandas.DataFrame({"size": size, "district": district, "price": price})
-    return datasets.from_table(given.path or flats, target="price", categories=["district"])
+    pandas.DataFrame({"size": size, "district": district, "price": price}).to_csv(path, index=False)
+    return path
 
 
-data, split = load_data(), torch.Generator().manual_seed(CONFIG["seed"])
-train, test = (TensorDataset(*map(torch.tensor, data.load(part))) for part in ("train", "test"))
-train, valid = random_split(train, [0.8, 0.2], split)  # the validation rows choose the checkpoint
+path = given.path or make_flats()
+table, x = read_table(path, target="price", categories=["district"])
+y = table["price"].astype("float32")
+rows = TensorDataset(torch.tensor(x.to_numpy()), torch.tensor(y.to_numpy()))
+rest, test = random_split(rows, [0.8, 0.2], torch.Generator().manual_seed(0))  # the same for every seed
+split = torch.Generator().manual_seed(CONFIG["seed"])
+train, valid = random_split(rest, [0.8, 0.2], split)  # the validation rows choose the checkpoint
 
 
 # %%
@@ -118,7 +160,7 @@ trainer = TorchTrainer(
         failure_config=FailureConfig(max_failures=1),
     ),
 )
-with TrainPanel(NAME, dataset=data).watch(trainer) as panel:
+with TrainPanel(NAME, dataset=Path(path).stem).watch(trainer) as panel:
     result = trainer.fit()
 
 # %%
@@ -128,7 +170,7 @@ with result.get_best_checkpoint("rmse", "min").as_directory() as folder:
 found = ", ".join(f"{name} {value:.4g}" for name, value in measure(model, test).items())
 print(f"on {len(test)} test rows: {found}")
 runs.note(panel.run_id, f"test: {found}")
-print(runs.table(name=NAME, columns=["started", "state", "lr", "width", "seed", "rmse", "note"]))
+print(runs.table(NAME)[["started", "state", "lr", "width", "seed", "rmse", "note"]])
 
 # %%
 store.stop()

@@ -8,6 +8,7 @@
 import argparse
 import sys
 import tempfile
+from pathlib import Path
 
 import pandas
 import ray.train
@@ -32,15 +33,49 @@ last = runs.latest(NAME, state=None) if given.resume else None
 CONFIG["seed"] = last.config["seed"] if last else given.seed  # else other rows would be for validation
 
 
+# %% [markdown]
+# ## Read the text
+# A text file doesn't say what its encoding is. Opened in the wrong one, `Österreich` becomes `Ã–sterreich`
+# in silence, and if rows of two programs were put into one file, it has two encodings, so no single one is
+# right.
+# So every line is looked at: a line that isn't in `encoding` is refused, and so is one in UTF-8 if
+# `encoding` is another.
+
+
 # %%
-def load_data():  # x has 64 bytes of text, y the byte after each of them
-    sentences = pandas.read_table(datasets.shipped("sentences.tsv"), names=["label", "text"], quoting=3)
-    return datasets.from_text(given.path or sentences, length=64)
+def read_text(path, encoding="utf-8"):
+    """Return the text of a file, whose lines all have this encoding."""
+    lines = Path(path).read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        is_utf8 = line.decode("utf-8", errors="ignore").encode() == line
+        if encoding == "utf-8" and not is_utf8:
+            fix = 'if all lines are like that, pass encoding="latin-1", else write the file in UTF-8'
+            raise ValueError(f"line {number} isn't UTF-8: {line[:60]}; {fix}")
+        if encoding != "utf-8" and is_utf8 and not line.isascii():
+            raise ValueError(f"line {number} is UTF-8, and would become {line.decode(encoding)[:60]!r}")
+    return b"".join(lines).decode(encoding)
 
 
-data, split = load_data(), torch.Generator().manual_seed(CONFIG["seed"])
-train, test = (TensorDataset(*map(torch.tensor, data.load(part))) for part in ("train", "test"))
-train, valid = random_split(train, [0.8, 0.2], split)  # the validation rows choose the checkpoint
+def rows_of(text, length):
+    """Return x, the bytes of the text in rows of this length, and y, the byte after each of them."""
+    tokens = torch.tensor(list(text.encode()))
+    count = (len(tokens) - 1) // length
+    return tokens[: count * length].view(count, length), tokens[1 : count * length + 1].view(count, length)
+
+
+# %%
+def make_sentences():  # a text to try the template with
+    shipped = pandas.read_table(datasets.shipped("sentences.tsv"), names=["label", "text"], quoting=3)
+    path = Path(tempfile.mkdtemp(), "sentences.txt")
+    path.write_text("\n".join(shipped["text"]), encoding="utf-8")
+    return path
+
+
+path = given.path or make_sentences()
+rows = TensorDataset(*rows_of(read_text(path), length=64))
+rest, test = random_split(rows, [0.8, 0.2], torch.Generator().manual_seed(0))  # the same for every seed
+split = torch.Generator().manual_seed(CONFIG["seed"])
+train, valid = random_split(rest, [0.8, 0.2], split)  # the validation rows choose the checkpoint
 
 
 # %%
@@ -100,7 +135,7 @@ def train_loop(config):
 # %%
 settings, lab, store = Settings.from_env(), cluster.start(), storage.start()
 torch.manual_seed(CONFIG["seed"])
-model = Network(data.vocabulary, CONFIG["width"])
+model = Network(256, CONFIG["width"])
 trainer = TorchTrainer(
     train_loop,
     train_loop_config=CONFIG | {"model": model, "train": train, "valid": valid},
@@ -114,7 +149,7 @@ trainer = TorchTrainer(
         failure_config=FailureConfig(max_failures=1),
     ),
 )
-with TrainPanel(NAME, dataset=data).watch(trainer) as panel:
+with TrainPanel(NAME, dataset=Path(path).stem).watch(trainer) as panel:
     result = trainer.fit()
 
 # %%
@@ -124,7 +159,7 @@ with result.get_best_checkpoint("perplexity", "min").as_directory() as folder:
 found = ", ".join(f"{name} {value:.4g}" for name, value in measure(model, test).items())
 print(f"on {len(test)} test rows: {found}")
 runs.note(panel.run_id, f"test: {found}")
-print(runs.table(name=NAME, columns=["started", "state", "lr", "width", "seed", "perplexity", "note"]))
+print(runs.table(NAME)[["started", "state", "lr", "width", "seed", "perplexity", "note"]])
 
 # %%
 # What the model makes of the beginning of a test row.
@@ -132,7 +167,7 @@ tokens = test[:1][0][:, :20]
 with torch.no_grad():
     for _ in range(60):
         tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(dim=2)], dim=1)
-print(data.text(tokens[0].numpy()))
+print(bytes(tokens[0].tolist()).decode(errors="replace"))
 
 # %%
 store.stop()

@@ -6,15 +6,11 @@ Nothing runs here but the browser, in the colours of JupyterLab's themes. test_b
 import sys
 from pathlib import Path
 
-import numpy as np
-import pandas
 import pytest
 
 from jupyterlab import ARTEFACTS, accessible, browser
-from labkit import datasets, runs
 from labkit.data import ExecutionRun, OperatorState
-from labkit.display import Timeline, cards
-from labkit.display.figures import gallery
+from labkit.display import cards
 from labkit.exercises.checking import Verdict
 from labkit.panel.drawing import snapshot
 from labkit.runs.record import RunRecord, folder_of
@@ -86,8 +82,6 @@ def shown(home):
         )  # fmt: skip
         record.write(folder_of(home, record.name, record.run_id))
         records.append(record)
-    image = np.zeros((2, 8, 8), np.uint8)
-    frame = pandas.DataFrame({EVIL: [f"{EVIL}{n % 2}" for n in range(8)], "price": np.arange(8) / 3})
     return {
         "a training": live_and_over(training(), T0 + 30),
         "a sweep": live_and_over(sweep(), T0 + 30),
@@ -98,14 +92,9 @@ def shown(home):
         ],
         "the doctor": [Diagnosis((Finding(EVIL, False, EVIL, EVIL), Finding("x", True, EVIL)))._repr_html_()],
         "a table": [cards.Table((EVIL, "x"), [(EVIL, 1)], EVIL)._repr_html_()],
-        "a timeline": [Timeline([{"node": EVIL, "pid": 7, "begin": 0.0, "end": 1.0}])._repr_html_()],
         "marks": [
             cards.frame(*(cards.mark(kind, f"{kind} {EVIL}") for kind in ("ok", "bad", "wait", "dim", "now")))
         ],
-        "images": [gallery(image, [EVIL, "b"])],
-        "a data set": [datasets.Dataset(image, np.arange(2), EVIL, "train", (EVIL, "b"))._repr_html_()],
-        "data of one's own": [datasets.from_table(frame, target="price", categories=[EVIL])._repr_html_()],
-        "two runs": [runs.compare("0", "1", home)._repr_html_()],
     }
 
 

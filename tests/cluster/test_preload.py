@@ -15,7 +15,6 @@ import ray
 from labkit import cluster
 from labkit.cluster import preload
 from labkit.system import family
-from labkit.system import overview as inventory
 from labs import python, runs, until
 
 pytestmark = pytest.mark.fault
@@ -78,15 +77,10 @@ def test_each_node_has_a_server_that_forks_its_workers_and_what_prepares_them(ho
         ray.kill(worker)
 
 
-def test_workers_draw_ids_and_seeds_of_their_own_count_once_and_have_their_cpus_as_threads(home, lab):
+def test_workers_draw_ids_and_seeds_of_their_own_and_have_their_cpus_as_threads(home, lab):
     actors = [Worker.options(num_cpus=0).remote() for _ in range(4)]
     found = [one for ids in ray.get([actor.ids.remote() for actor in actors], timeout=300) for one in ids]
     assert len(set(found)) == len(found) == 12
-    rows = {(row[0], row[1]): row for row in inventory.processes().rows}
-    assert rows["head", "forkserver"][2] == 1
-    counted = sum(row[2] for (_, name), row in rows.items() if name == "worker")
-    children = sum(len(psutil.Process(pid).children()) for pid in servers(home).values())
-    assert 4 <= counted < 2 * children + 4  # not each of them and its client, too
     for actor in actors:
         ray.kill(actor)
     told = [about(num_cpus=cpus) for cpus in (1, 2)]

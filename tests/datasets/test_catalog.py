@@ -1,4 +1,4 @@
-"""The data sets by their names: what ships, what is drawn, samples, and where the shipped files are found."""
+"""The data sets by their names: what ships, samples, and where the shipped files are found."""
 
 import hashlib
 import os
@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.datasets import load, rendered
-from labkit.settings import Settings
+from labkit.datasets import load
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "datasets"
@@ -86,25 +85,6 @@ def test_hugging_faces_datasets_is_the_package_and_not_the_folder():
 
 
 # -- rows --------------------------------------------------------------------------------------------------
-
-
-def test_small_mode_bounds_every_set():
-    small = Settings(small=True)
-    assert len(load("rendered", settings=small)) == 1500
-    assert len(load("rendered", "test", settings=small)) == 400
-    assert len(load("rendered", n=2000, settings=small)) == 2000  # who asks for more gets it
-    assert len(load("digits", settings=small)) == 1437
-
-
-def test_digits_from_fonts_are_the_same_for_a_seed_and_can_be_learned():
-    train, some, test = rendered(4000), rendered(200), rendered(1000, split="test")
-    assert np.array_equal(train.images[:200], some.images) and np.array_equal(train.labels[:200], some.labels)
-    sets = [train.images, test.images, rendered(500, seed=1).images]
-    assert len({image.tobytes() for images in sets for image in images}) == 5500
-    # The mean image of each class recognises most of them: the labels are right.
-    means = np.stack([train.images[train.labels == digit].mean(axis=0) for digit in range(10)])
-    distance = ((test.images[:, None] - means) ** 2).sum(axis=(2, 3))
-    assert (distance.argmin(axis=1) == test.labels).mean() > 0.7
 
 
 def test_a_sample_is_drawn_by_its_seed():

@@ -1,4 +1,4 @@
-"""MNIST: downloaded once, from the first address that has the right file, or from a mirror."""
+"""MNIST: downloaded once, from the first address that has the right file."""
 
 import gzip
 import hashlib
@@ -67,6 +67,13 @@ def test_it_is_downloaded_once_from_the_first_address_that_has_it(server, settin
     assert {path.name for path in (settings.home / "datasets" / "mnist").iterdir()} == {*catalog.MNIST}
 
 
+def test_small_mode_takes_a_sample(server, settings, monkeypatch):
+    monkeypatch.setattr(catalog, "_SMALL_ROWS", {"train": 20, "test": 20})
+    small = replace(settings, small=True)
+    assert (len(load("mnist", settings=small)), len(load("mnist", "test", settings=small))) == (20, 12)
+    assert len(load("mnist", n=25, settings=small)) == 25  # a number that is asked for counts more
+
+
 def test_no_address_has_it(server, settings):
     server.files.clear()
     error = refused(settings)
@@ -74,7 +81,7 @@ def test_no_address_has_it(server, settings):
     assert "http://127.0.0.1:9: ConnectionError" in error.fact
     assert f"{server.url}/set: HTTPError: 404" in error.fact
     path = settings.home / "datasets" / "mnist" / FIRST
-    for help_with in ("LABKIT_MIRROR", catalog.MNIST[FIRST], str(path), "LABKIT_DATASET=digits"):
+    for help_with in (catalog.MNIST[FIRST], str(path), "LABKIT_DATASET=digits"):
         assert help_with in error.fix
 
 
@@ -90,20 +97,3 @@ def test_other_bytes_are_not_kept(server, settings, body, announced, fact):
     assert list((settings.home / "datasets" / "mnist").iterdir()) == []
     server.files[name], server.announced = right, {}
     assert len(load("mnist", settings=settings)) == 30
-
-
-def test_a_folder_can_be_the_mirror(files, settings, tmp_path):
-    (tmp_path / "stick" / "mnist").mkdir(parents=True)
-    settings = replace(settings, mirror=str(tmp_path / "stick"))
-    assert "No such file" in refused(settings).fact
-    for name, content in files.items():
-        (tmp_path / "stick" / "mnist" / name).write_bytes(content)
-    assert len(load("mnist", settings=settings)) == 30
-
-
-def test_a_password_in_an_address_is_not_told(settings, capfd, caplog):
-    with file_server() as server:
-        address = f"127.0.0.1:{server.url.rpartition(':')[2]}/x"
-        error = refused(replace(settings, mirror=f"http://teacher:secret@{address}"))
-    told = f"{error}{settings!r}{caplog.text}{capfd.readouterr()}"
-    assert f"http://{address}" in told and "secret" not in told and "teacher" not in told

@@ -1,4 +1,4 @@
-"""Faults on a real cluster: what is refused, a notice to a node, a store that is frozen.
+"""Faults on a real cluster: what is refused, a notice to a node, and what is frozen and runs on.
 
 Ranks are killed, frozen and slowed down in lessons 03b, 08 and 09, whose claims say what that costs, and with
 nodes, controllers and kernels in the campaign (test_campaign.py).
@@ -35,8 +35,7 @@ def test_a_notice_reaches_the_node(lab, home):
 @pytest.mark.parametrize(
     "fault, why",
     [
-        (lambda: faults.kill_node("head"), "the cluster would end"),
-        (lambda: faults.kill_node("node-77"), "started no such node"),
+        (lambda: faults.drain_node("head"), "the cluster would end"),
         (lambda: faults.drain_node("node-77"), "started no such node"),
         (lambda: faults.kill_rank(0), "no run was named"),
     ],
@@ -56,7 +55,7 @@ def test_wrong_use_is_an_error(home):
 def test_a_rank_on_another_machine_is_not_mistaken_for_a_local_process(lab):
     """It has the pid of one of the lab's own processes here."""
     panel = TrainPanel("faults")
-    one = faults._running(panel)[0]
+    one = faults.running(panel)[0]
     worker = SimpleNamespace(pid=one.pid, node="elsewhere")
     stand_in = SimpleNamespace(settings=panel.settings, state=SimpleNamespace(workers={0: worker}))
     with pytest.raises(LabError, match="no process of it on this machine; .* 0 on elsewhere"):
@@ -69,7 +68,7 @@ def test_a_frozen_store_answers_again(home):
     with storage.start() as store:
         bucket = store.bucket("frozen")
         (server,) = [one.process for one in family.running(home, family.STORE) if one.is_origin]
-        fault = faults.freeze_store(store, seconds=5)
+        fault = faults.freeze("freeze the store", lambda panel: [server], 5)
         threading.Thread(target=fault.now).start()
         until(lambda: server.status() == psutil.STATUS_STOPPED)
         store.files.invalidate_cache()

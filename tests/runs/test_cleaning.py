@@ -69,12 +69,12 @@ def test_what_is_old_is_shown_and_removed_and_nothing_else(home, capsys):
 
 
 def test_what_runs_or_is_marked_stays_with_its_checkpoints(home):
-    kept = {"running": {"state": "running", "process": this_process()}, "tagged": {"tags": ["paper"]}}
+    kept = {"running": {"state": "running", "process": this_process()}}
     kept |= {"noted": {"note": "too fast"}, "young": {}}
     for run_id, fields in {**kept, "old": {}}.items():
         write(home, run_id=run_id, storage_path=f"lab/runs/{run_id}", **fields)
         file(home / f"objects/rclone/lab/runs/{run_id}/state")
-    write(home, storage_path="lab/runs/tagged")
+    write(home, storage_path="lab/runs/noted")
     age(home)
     file(home / "objects/rclone/lab/runs/young/checkpoint_1/state")
     assert clean() == 0

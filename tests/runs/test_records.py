@@ -1,4 +1,4 @@
-"""Run records: what is written is read back, by this version and by others; no secret and no mark is lost."""
+"""Run records: what is written is read back; no secret gets into one, and no note is lost."""
 
 import functools
 import json
@@ -6,7 +6,6 @@ import math
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +27,9 @@ def test_what_is_damaged_or_gone_is_named_and_nothing_else(tmp_path):
     for name in ("a1", "a2"):
         record().write(tmp_path / "runs" / "03-torch" / name)
     kept = records.read(tmp_path / "runs" / "03-torch" / "a1")
-    marks = Path(kept.folder) / records.MARKS_NAME
+    marks = Path(kept.folder) / records.NOTE_NAME
     marks.write_text("{")
-    with pytest.raises(LabError, match=records.MARKS_NAME) as damaged:
+    with pytest.raises(LabError, match=records.NOTE_NAME) as damaged:
         records.read(kept.folder)
     assert f"delete {marks} " in damaged.value.fix
     shutil.rmtree(kept.folder)
@@ -90,7 +89,7 @@ def test_a_damaged_record_says_what_is_wrong_and_hides_no_other(text, word, tmp_
         records.read(path)
     assert word in caught.value.fact and str(path.parent) in caught.value.fix
     with pytest.warns(UserWarning, match="a1"):
-        assert list(runs.table(tmp_path)["id"]) == ["whole"]
+        assert list(runs.table(home=tmp_path)["id"]) == ["whole"]
 
 
 def test_find_gives_the_newest_first(tmp_path):
@@ -159,23 +158,20 @@ def test_settings_are_recorded_without_secrets_and_without_data():
     assert {name: again[name] for name in (*kept, *odd)} == kept | shown
 
 
-def test_tags_and_notes_are_found_again_and_a_running_run_does_not_overwrite_them(tmp_path):
+def test_a_note_is_found_again_and_a_running_run_does_not_overwrite_it(tmp_path):
     with Panel("own", settings=Settings(home=tmp_path, panel="none")) as panel:
         before = runs.get(panel.run_id, tmp_path)
-        assert runs.tag(before, "paper", "good", home=tmp_path) == ["paper", "good"]
-        assert runs.tag(panel.run_id, "good", "none", remove=True, home=tmp_path) == ["paper"]
         runs.note(panel.run_id, "was too fast", home=tmp_path)
+        runs.note(before, "was too slow", home=tmp_path)
         before.write(before.folder)  # the panel writes the whole record again and again
-        with ThreadPoolExecutor(8) as others:  # as several kernels would
-            list(others.map(lambda n: runs.tag(before, f"tag-{n}", home=tmp_path), range(8)))
-        assert len(runs.get(before).tags) == 9
-        runs.tag(before, *(f"tag-{n}" for n in range(8)), remove=True, home=tmp_path)
-    found = runs.latest("own", tmp_path, tag="paper")
-    assert (found.state, found.tags, found.note) == ("finished", ["paper"], "was too fast")
-    row = runs.table(tmp_path).loc[1]
-    assert (row["tags"], row["note"]) == ("paper", "was too fast")
-    with pytest.raises(LabError, match="run_id='c'"):
-        runs.tag("c", "x", home=tmp_path)
+        assert runs.get(before).note == "was too slow"
+    found = runs.latest("own", tmp_path)
+    assert (found.note, found.state) == ("was too slow", "finished")
+    assert runs.table(home=tmp_path).loc[1, "note"] == "was too slow"
+    runs.note(before, None, home=tmp_path)
+    assert runs.get(before).note == ""
+    with pytest.raises(LabError, match="no run has this id"):
+        runs.note("c", "x", home=tmp_path)
 
 
 # -- where a run comes from ---------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from labkit import spark
 from labkit.errors import LabError, RunStopped
 from labkit.spark import driver
 from labkit.system import family
-from labkit.system import overview as inventory
 from labs import interrupted_inside, processes_of, python, runs, until, wait_until_nothing_lives
 
 
@@ -31,7 +30,6 @@ def test_one_jvm(home):
     assert lab.spark.range(10).count() == 10
     assert spark.session(slots=2) is lab  # the cell is run a second time
     jvm = driver_of(home)
-    assert "java" in repr(inventory.processes())
     secret_file = home / "spark" / lab.group / "conf" / "spark-defaults.conf"
     assert stat.S_IMODE(secret_file.stat().st_mode) == 0o600
     lab.stop()

@@ -9,12 +9,16 @@ pytestmark = pytest.mark.fault
 
 SETUP = """
 import time
+import pyarrow.parquet
 import ray.data
 from labkit import cluster, datasets, storage
 from labkit.data import DataPanel
 
 lab, store = cluster.start(), storage.start()
-storage.upload_shards(datasets.load("digits"), store, "lab", prefix="shards", rows_per_shard=64)
+rows = datasets.load("digits").to_arrow()
+for part in range(23):
+    path = f"lab/shards/{part}.parquet"
+    pyarrow.parquet.write_table(rows.slice(64 * part, 64), path, filesystem=store.filesystem)
 ray.data.DataContext.get_current().use_datasource_v2 = False
 pause = 0.2
 

@@ -1,7 +1,7 @@
 """Digits drawn from fonts: any number of them, offline, the same for the same seed.
 
-    >>> images, labels = render(1000, seed=7)        # uint8 [1000, 28, 28], int64 [1000]
-    >>> images[:500] == render(500, seed=7)[0]       # a larger set starts with the smaller one
+    >>> data = rendered(1000, seed=7)                           # a Dataset of 1000 images
+    >>> data.images[:500] == rendered(500, seed=7).images       # a larger set starts with the smaller one
 
 Each digit of each font is drawn once, large, and blurred by the width of one pixel of the result. An image
 then takes one value per pixel from there, at positions that are rotated, scaled, slanted and shifted.
@@ -12,6 +12,8 @@ import math
 from pathlib import Path
 
 import numpy as np
+
+from labkit.datasets import Dataset
 
 SPLITS = ("train", "test")  # sets of one seed that have nothing in common
 _SIDE = 28  # pixels
@@ -38,8 +40,8 @@ _FONTS = (
 )
 
 
-def render(n: int, *, seed: int = 0, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
-    """The first `n` digits of `seed` and `split`: uint8 [n, 28, 28], white on black, and labels int64 [n]."""
+def rendered(n: int, *, seed: int = 0, split: str = "train") -> Dataset:
+    """Draw the first `n` digits of `seed` and `split`, white on black."""
     images = np.empty((n, _SIDE, _SIDE), np.uint8)
     kinds, noise = (np.random.default_rng((seed, SPLITS.index(split), stream)) for stream in (0, 1))
     rolls = kinds.random((n, 9), np.float32)
@@ -47,7 +49,7 @@ def render(n: int, *, seed: int = 0, split: str = "train") -> tuple[np.ndarray, 
     for first in range(0, n, _AT_ONCE):
         some = slice(first, first + _AT_ONCE)
         images[some] = _draw(labels[some, None, None], rolls[some].T, noise)
-    return images, labels
+    return Dataset(images, labels, "rendered", split, tuple("0123456789"))
 
 
 def _draw(labels: np.ndarray, rolls: np.ndarray, noise: np.random.Generator) -> np.ndarray:
