@@ -299,7 +299,7 @@ assert [result.metrics["count"] for result in results] == [12] * 4
 # Starting a process, importing PyTorch and fetching the data costs seconds per trial. With 200 short trials that's many minutes of nothing. With `reuse_actors=True` a process that has finished one trial takes the next. A function is
 # then called from its first line for each trial, new or resumed. A class separates what's done once in each process from what's done for each trial. And because Tune is in charge of the loop, it can *pause* a trial after any step, save it, and give its process to another one.
 #
-# Such a class derives from `tune.Trainable`. It has no loop, but a method for each thing that Tune may want:
+# Such a class derives from `tune.Trainable`. It has no loop, but a method for each thing that Tune may want. `save_checkpoint` isn't optional: Tune saves such a trial when it ends, and without the method each trial ends as an error after its last step. (`CheckpointConfig(checkpoint_at_end=False)` turns that off.)
 
 # %%
 import torch

@@ -116,7 +116,7 @@ assert 0.48 < here / everything < 0.55
 # holds its own parts, a block or two and, during a step, the layers outside of blocks. After the backward pass of a block, a **reduce-scatter** averages its gradients and leaves each rank with its own part.
 
 # %% [markdown] tags=["instructor"]
-# **A DTensor looks whole.** `shape` and `numel()` describe the whole tensor. Only `to_local()` shows what is here.
+# **A DTensor looks whole.** `shape` and `numel()` describe the whole tensor. Only `to_local()` shows what is here, and a number that you compute from a DTensor may be of this part only: see the text below.
 
 # %% [markdown]
 # ## What one process holds

@@ -259,8 +259,8 @@ def blocks(d: Drawing) -> None:
     d.arrow((400, 140), (464, 139))
     d.arrow((590, 106), (640, 106))
     d.arrow((520, 168), (520, 200), (400, 200), dashed=True)
-    d.text(412, 218, "back-pressure: the store is full,", style="n", room=230)
-    d.text(412, 234, "so no further task starts", style="n", room=230)
+    d.text(412, 218, "back-pressure: the memory for", style="n", room=230)
+    d.text(412, 234, "blocks is used up, so no task starts", style="n", room=230)
     d.text(20, 250, "Blocks of the whole dataset never have to be in memory together.", style="n", room=480)
 
 
@@ -364,7 +364,7 @@ def life_of_metrics(d: Drawing) -> None:
         d.text(16, top, row, style="b", room=118)
     d.text(16, 264, "metrics", style="b")
     d.text(136, 20, "report(metrics, checkpoint=…, validation=True)", style="c")
-    for left, width, epoch in ((136, 90, 0), (230, 150, 1), (384, 150, 2)):
+    for left, width, epoch in ((136, 90, 1), (230, 150, 2), (384, 150, 3)):
         d.box(left, 34, width, 30, f"epoch {epoch}")
     d.arrow((228, 26), (228, 84))
     d.box(228, 84, 72, 30, "upload", kind="store")
@@ -493,15 +493,15 @@ def lanes(d: Drawing) -> None:
     """
     d.text(20, 30, "inside the loop", style="b")
     for k in range(3):
-        d.box(130 + 200 * k, 44, 96, 38, f"epoch {k}")
-        d.box(228 + 200 * k, 44, 96, 38, f"validate {k}", kind="store")
+        d.box(130 + 200 * k, 44, 96, 38, f"epoch {k + 1}")
+        d.box(228 + 200 * k, 44, 96, 38, f"validate {k + 1}", kind="store")
     d.text(20, 68, "workers", style="n")
     d.text(20, 122, "asynchronous", style="b")
     d.text(20, 160, "workers", style="n")
     d.text(20, 232, "validation task", style="n", room=110)
     for k in range(3):
-        d.box(130 + 104 * k, 136, 96, 38, f"epoch {k}")
-        d.box(230 + 104 * k, 208, 96, 38, f"validate {k}", kind="store")
+        d.box(130 + 104 * k, 136, 96, 38, f"epoch {k + 1}")
+        d.box(230 + 104 * k, 208, 96, 38, f"validate {k + 1}", kind="store")
         d.arrow((222 + 104 * k, 174), (234 + 104 * k, 208))
     d.line((536, 128), (536, 256), dashed=True)
     d.line((730, 36), (730, 90), dashed=True)
@@ -524,9 +524,9 @@ def queue(d: Drawing) -> None:
     d.text(20, 54, "workers", style="b")
     d.text(20, 154, "validation", style="b", room=108)
     for k in range(4):
-        d.box(left + unit * k, 30, unit - 4, 38, f"epoch {k}")
+        d.box(left + unit * k, 30, unit - 4, 38, f"epoch {k + 1}")
         start = left + unit * (1 + 2 * k)
-        d.box(start, 130, 2 * unit - 4, 38, f"validate {k}", kind="store")
+        d.box(start, 130, 2 * unit - 4, 38, f"validate {k + 1}", kind="store")
         d.arrow((left + unit * (k + 1) - 2, 68), (start, 130), dashed=k > 0)
     d.text(left + 5 * unit + 10, 70, "dashed: a checkpoint waits for its turn", style="n", room=300)
     d.line((left + 9 * unit - 2, 30), (left + 9 * unit - 2, 190), dashed=True)

@@ -52,7 +52,8 @@ except ray.train.TrainingFailedError as error:
     print(unused[0])
 
 # %% [markdown]
-# Weights 4 and 5 belong to the second head. They got no gradient in the first step, so the second one failed. `find_unused_parameters` makes DDP look in each step which weights were used. That costs some time, so it's off by
+# Weights 4 and 5 belong to the second head. They got no gradient in the first step, so the second one failed. Something worse happened before that: in the first step *no* gradient was averaged, and each rank kept its own. If such a step is the last one,
+# nothing raises an error, and the ranks end with different models. `find_unused_parameters` makes DDP look in each step which weights were used. That costs some time, so it's off by
 # default. In older tutorials, `parallel_strategy_kwargs` is called `ddp_args`.
 
 # %%
