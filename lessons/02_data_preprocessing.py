@@ -275,12 +275,28 @@ def scale(batch):
 
 named.map(fetch).map_batches(scale, batch_size=64).schema()
 
+
+# %% tags=["claim"]
+def brighten(batch):
+    batch["image"] += 1
+    return batch
+
+
+try:
+    table.map_batches(brighten).take(1)
+except Exception as error:
+    assert "output array is read-only" in str(error)
+else:
+    raise AssertionError("a batch can be changed in place")
+lengths = ray.data.range(100, override_num_blocks=10).map_batches(lambda rows: {"n": [len(rows["id"])]}, batch_size=32)  # fmt: skip
+assert [row["n"] for row in lengths.take_all()] == [32, 8, 32, 8, 20]
+
 # %% [markdown] tags=["instructor"]
-# **"assignment destination is read-only".** Someone changes the batch that they got. By default `map_batches` avoids copies, so the arrays may be
+# **"output array is read-only".** Someone changes the batch that they got. By default `map_batches` avoids copies, so the arrays may be
 # read-only views of Ray's object store. Say: "Compute a new array and return that."
 
 # %% [markdown]
-# Compute with whole arrays, and return new ones: those that you get may be views of shared memory and read-only. Names, fetch, scale: this plan is what you give to a trainer, and it's executed again in each epoch, while the workers train.
+# Compute with whole arrays, and return new ones. The arrays that you get may be views of shared memory, and changing one in place, such as `batch["image"] += 1`, then raises `ValueError: output array is read-only`. Names, fetch, scale: this plan is what you give to a trainer, and it's executed again in each epoch, while the workers train.
 #
 # ### Exercise 02-1 ★ · One number for each image
 # Write a function for `map_batches` that adds a column `ink` to batches of `named.map(fetch)`: the mean pixel of each image, from 0 (all black) to 1 (all white). The other columns stay. The check runs it on the cluster.

@@ -426,6 +426,23 @@ print(
 )
 print(f"accuracy on {len(test)} test images: {accuracy(model, test):.3f}")
 
+
+# %% tags=["claim"]
+def report_all(config):
+    for loss in config["losses"]:
+        tune.report({"loss": loss})
+
+
+losses = [[0.1, float("nan"), 5.0], [1.0, 0.9, 0.8]]
+diverged = tune.Tuner(
+    report_all,
+    param_space={"losses": tune.grid_search(losses)},
+    tune_config=tune.TuneConfig(metric="loss", mode="min"),
+    run_config=tune.RunConfig(storage_path=folder, verbose=0),
+).fit()
+assert diverged.get_best_result(scope="all").config["losses"] == losses[1]
+assert min(diverged.get_dataframe(filter_metric="loss", filter_mode="min")["loss"]) == 0.1
+
 # %% tags=["claim"]
 assert accuracy(model, valid) == best.metrics["accuracy"]
 assert accuracy(model, test) >= 0.95

@@ -227,8 +227,9 @@ trainer = make_trainer(every_10_steps, max_failures=1)
 with panel.watch(trainer):
     restarted = trainer.fit()
 
-reveal("08-a", float(fault.wait().repeated))
-print("the second attempt went on after step", restarted.return_value["first"])
+if fault.wait().repeated is not None:
+    reveal("08-a", float(fault.repeated))
+print("the last attempt went on after step", restarted.return_value["first"])
 print(f"largest difference from the weights of one process: {difference(restarted):.1e}")
 fault
 
@@ -409,7 +410,8 @@ trainer = make_trainer(no_checkpoints, steps=24)
 with panel.watch(trainer):
     trainer.fit()
 
-reveal("08-c", "nothing" if fault.wait().noticed is None else "it restarts the run")
+if fault.wait().outcome == "made":
+    reveal("08-c", "nothing" if fault.noticed is None else "it restarts the run")
 fault
 
 # %% tags=["claim"]
@@ -507,9 +509,10 @@ trainer = make_trainer(on_notice, workers=(1, 4))
 with panel.watch(trainer):
     warned = trainer.fit()
 
-repeated = fault.wait().repeated
+repeated = fault.wait().repeated or 0  # None if the node wasn't drained: the card says why
 reached = warned.return_value["first"] + repeated
-reveal("08-d", float(reached))
+if fault.outcome == "made":
+    reveal("08-d", float(reached))
 fault
 
 # %% [markdown] tags=["instructor"]

@@ -259,8 +259,8 @@ def blocks(d: Drawing) -> None:
     d.arrow((400, 140), (464, 139))
     d.arrow((590, 106), (640, 106))
     d.arrow((520, 168), (520, 200), (400, 200), dashed=True)
-    d.text(412, 218, "back-pressure: the memory for", style="n", room=230)
-    d.text(412, 234, "blocks is used up, so no task starts", style="n", room=230)
+    d.text(412, 218, "back-pressure: memory for blocks", style="n", room=230)
+    d.text(412, 234, "is used up, so no task starts", style="n", room=230)
     d.text(20, 250, "Blocks of the whole dataset never have to be in memory together.", style="n", room=480)
 
 

@@ -66,7 +66,7 @@ def folder_of_check() -> tempfile.TemporaryDirectory:
 
 @contextlib.contextmanager
 def folders_removed() -> Iterator[None]:
-    """Remove, after the block, the folders of the runs in it. Until then the check reads their checkpoints."""
+    """Remove the folders of the runs in this block at its end. Until then a check reads their checkpoints."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Old folders under ``LABKIT_HOME``, for ``python -m labkit clean``: runs, their checkpoints, sessions, checks.
+"""Old folders under ``LABKIT_HOME``, for ``python -m labkit clean``: runs, checkpoints, sessions, checks.
 
 Old is a folder that nothing was written into for a time. A run that is running, or has a tag or a note, is
 never old, and neither are checkpoints that it shares with others. All else under the home (exercises, keys,

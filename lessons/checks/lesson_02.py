@@ -101,7 +101,9 @@ def _loaded_once(invert: Any) -> None:
         "max_restarts": 0,  # otherwise Ray writes an error that restarting such an actor can fail
     }
     sums = sorted(row["image"].sum() for row in mapped(invert, rows, **options))
-    same_array(sums, sorted(table[image].sum() for image in images), what="on the cluster, the sums of images")
+    same_array(
+        sums, sorted(table[image].sum() for image in images), what="on the cluster, the sums of images"
+    )
 
 
 @LESSON.exercise(

@@ -60,7 +60,21 @@ except ray.train.TrainingFailedError as error:
 made = steps_made(find_unused_parameters=True)
 made
 
+
 # %% tags=["claim"]
+def gradients(config):
+    model = prepare_model(TwoHeads(), parallel_strategy_kwargs=config)
+    torch.manual_seed(ray.train.get_context().get_world_rank())
+    model(torch.rand(8, 784), head=0).square().mean().backward()
+    norms = [0.0, 0.0]
+    torch.distributed.all_gather_object(norms, model.module.body.weight.grad.norm().item())
+    return norms
+
+
+for config, averaged in (({}, False), ({"find_unused_parameters": True}, True)):
+    scaling = ScalingConfig(num_workers=2)
+    norms = TorchTrainer(gradients, train_loop_config=config, scaling_config=scaling).fit().return_value
+    assert (norms[0] == norms[1]) == averaged
 assert "4 5" in unused[0]
 assert made == 4
 

@@ -160,7 +160,10 @@ CHANGED = {
         ({TRAINED: ""}, 'no row of config["train"] was read'),
         ({'DataLoader(config["train"]': "DataLoader(train"}, 'no row of config["train"] was read'),
         ({'prepare_model(config["make_model"]())': 'config["make_model"]()'}, "rank 0 trained alone"),
-        ({DEALT: DEALT.removeprefix("prepare_data_loader"), SET_EPOCH: ""}, "both workers train on the same rows"),
+        (
+            {DEALT: DEALT.removeprefix("prepare_data_loader"), SET_EPOCH: ""},
+            "both workers train on the same rows",
+        ),
         ({'config["batch_size"]': "16"}, "a step uses 16 rows of each worker"),
         ({"checkpoint_of": "gone_too_early"}, "gone before its upload had ended"),
     ],
@@ -309,7 +312,10 @@ VALIDATORS = [
     ({".eval()": ""}, "dropout is still active"),
     ({DROPOUT: "net.eval()"}, "has no dropout layer any more"),
     ({"net.load_state_dict": "dict"}, "are the checkpoint's weights loaded"),
-    ({"(model(x).argmax(dim=1) == y).float().mean().item()": "float(model(x).sum() * 0 + 0.948)"}, "the same"),
+    (
+        {"(model(x).argmax(dim=1) == y).float().mean().item()": "float(model(x).sum() * 0 + 0.948)"},
+        "the same",
+    ),
     ({"validation_rows()": "(rows[:100] for rows in validation_rows())"}, "on all rows of this checkpoint"),
 ]
 
