@@ -46,7 +46,7 @@ for epoch in (None, 3):
 END
 
 cat > expected.txt <<'END'
-set_epoch(None): the same rest: False, read twice: 1
+set_epoch(None): the same rest: False, read twice: 3
 set_epoch(3): the same rest: True, read twice: 0
 END
 
