@@ -448,7 +448,7 @@ assert streamed.state.memory_peak >= max(operator.memory_peak for operator in st
 #
 # The panel shows the waiting in the column *held back*. Each line there is a step of the plan, an **operator**. *Task seconds* is the time of all its tasks, added up. *Of them CPU* is how much of this time they really computed; the rest is waiting.
 #
-# Some calls break this rule, because they need or keep all rows at the same time: `materialize`, `random_shuffle`, `sort`, `groupby` and `join`.
+# Some calls break this rule, because they need or keep all rows at the same time: `materialize`, `random_shuffle`, `sort`, `groupby` and `join`. What doesn't fit into the object store then goes to disk, which is slow.
 #
 # ## Bad objects
 # Among a million objects some are broken: a file that was damaged before its upload, or a text file that someone left there by mistake. Put one of each into the store, and see what they do to your run.
