@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # FileShuffleConfig(seed=7) in Ray Data shuffles by a count of executions, which a new process starts again.
 #
-# Ray 2.60.0, 2026-11-28, with preserve_order. Each execution has a different order, which is what you want of epochs.
+# Ray 2.60.0, pyarrow 26.0.1, 2026-11-28, with preserve_order. Each execution has a different order, as epochs should.
 # But the count is kept in the process: a run that resumes in epoch 1 reads the order of epoch 0 again. And take(1)
 # between two epochs is an execution, too, so all later epochs have another order than without it.
 # What works: keep the list of files, and permute it with a generator that is seeded by (seed, epoch).
