@@ -243,6 +243,32 @@ trainer = TorchTrainer(
 with panel.watch(trainer):
     result = trainer.fit()
 
+# %% tags=["claim"]
+import numpy
+
+
+def reports_numpy(config):
+    with tempfile.TemporaryDirectory() as folder:
+        value = numpy.float32(0.5)
+        ray.train.report(
+            {"loss": config["as"](value)}, checkpoint=ray.train.Checkpoint.from_directory(folder)
+        )
+
+
+def reported(convert):
+    where = RunConfig(storage_path=store.storage_path("runs", "03b"), storage_filesystem=store.filesystem)
+    options = {"scaling_config": ScalingConfig(num_workers=1), "run_config": where}
+    return TorchTrainer(reports_numpy, train_loop_config={"as": convert}, **options).fit().metrics
+
+
+assert reported(float) == {"loss": 0.5}
+try:
+    reported(numpy.float32)
+except Exception as error:
+    assert "Unable to serialize unknown type: <class 'numpy.float32'>" in str(error)
+else:
+    raise AssertionError("a NumPy number was saved")
+
 # %% [markdown]
 # The loss in the panel jumps although the accuracy rises. Each point is the loss of *one* batch on rank 0, and the last batch of an epoch has only a few images.
 #

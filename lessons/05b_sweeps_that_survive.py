@@ -361,6 +361,21 @@ cut = len(digits) * 4 // 5
 train, valid = TensorDataset(images[:cut], labels[:cut]), TensorDataset(images[cut:], labels[cut:])
 trainable = tune.with_parameters(Digits, train=train, valid=valid)
 
+# %% tags=["claim"]
+import tempfile
+
+
+class NeverSaved(tune.Trainable):
+    def step(self):
+        return {"done": True}
+
+
+for at_end in (True, False):
+    with tempfile.TemporaryDirectory() as place:
+        kept = tune.CheckpointConfig(checkpoint_at_end=at_end)
+        run_config = tune.RunConfig(storage_path=place, verbose=0, checkpoint_config=kept)
+        assert tune.Tuner(NeverSaved, run_config=run_config).fit().num_errors == at_end
+
 # %% [markdown] tags=["prediction"]
 # **Predict.** Six trials, two at a time. How many processes does the sweep need, with `reuse_actors=True`?
 

@@ -1,6 +1,7 @@
 """Lesson 02: a function for batches, what is loaded once, bad objects, what blocks change."""
 
 import io
+import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -247,6 +248,11 @@ def mapped(function: Any, rows: Sequence[Mapping[str, Any]], **options: Any) -> 
         Wrong: it raises, or what it returns is no batch.
     """
     import ray.data
+    from ray.util.annotations import RayDeprecationWarning
 
-    with learners_errors(getattr(function, "__name__", "your function")):
+    name = getattr(function, "__name__", "your function")
+    with learners_errors(name), warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", RayDeprecationWarning
+        )  # of max_restarts, which has no other place yet
         return ray.data.from_items(list(map(dict, rows))).map_batches(function, **options).take_all()

@@ -186,7 +186,8 @@ SAID = {
 test_what_a_check_says = verdicts(SAID)
 
 
-def test_a_right_answer_brings_no_line_of_rays_log(capfd):
+def test_a_right_answer_brings_no_line_of_rays_log(capfd, recwarn):
     """Ray writes an error about restarts for each actor whose constructor has arguments."""
     assert check("02-2", Once)
     assert "core_worker" not in capfd.readouterr().err
+    assert not [warning for warning in recwarn if "ray_remote_args" in str(warning.message)]
