@@ -178,7 +178,7 @@ reveal("04-c", min(distances, key=distances.get))
 assert distances["128"] < 1e-3 < 1e-2 < min(distances["64"], distances["256"])
 
 # %% [markdown]
-# With 128 it's the same model, up to rounding. That holds only for full batches: of a smaller last batch, one worker can get more rows than the other. And all workers must make equally many steps: if one makes more, both fail after about ten seconds with an `InternalError` and an `UnavailableError` that don't name the cause. When you move a Keras script from one GPU to two, you keep the batch size to train the same model, or you double it to keep each GPU as busy as before. In the second case the learning rate should grow, too (lesson 03).
+# With 128 it's the same model, up to rounding. That holds only for full batches: of a smaller last batch, one worker can get more rows than the other. And all workers must make equally many steps: if one makes more, both fail within seconds, with an `InternalError` and an `UnavailableError` that don't name the cause. When you move a Keras script from one GPU to two, you keep the batch size to train the same model, or you double it to keep each GPU as busy as before. In the second case the learning rate should grow, too (lesson 03).
 
 # %%
 test = datasets.load(split="test")
