@@ -72,8 +72,9 @@ class OperatorState:
         self.rows, self.blocks = found.row_outputs_taken, found.block_outputs_taken
         self.bytes, self.tasks = found.bytes_outputs_taken, found.num_tasks_finished
         self.memory = 0 if last else found.obj_store_mem_used
+        # These two overlap, so their sum can be more than the time of the run.
         waits = found.task_submission_backpressure_time, found.task_output_backpressure_time_s
-        self.backpressure_seconds = sum(waits)
+        self.backpressure_seconds = max(waits)
         if last:
             blocks = [block for blocks in op.get_stats().values() for block in blocks]
             spent = [block.exec_stats for block in blocks if block.exec_stats is not None]
@@ -165,7 +166,8 @@ class Follower(ExecutionCallback):
             return
         for known, op in self._pairs:  # at every step: a peak may be short
             known.memory_peak = max(known.memory_peak, op.metrics.obj_store_mem_used)
-        if now < self._next and not last:
+        used = sum(op.metrics.obj_store_mem_used for _, op in self._pairs)
+        if now < self._next and not last and used <= self._panel.state.memory_peak:
             return
         self._next = now + _EVERY
         with self._panel.update() as run:

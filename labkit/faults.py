@@ -45,7 +45,7 @@ class Fault:
     act: Callable[[Panel | None], _Action]
     kills: bool = False  # whether it kills workers, so that a run goes on with new ones, or ends
     outcome: str = "not armed"  # "armed", "made", "refused" (`did` says why) or "missed" (no run came there)
-    did: str = ""  # what was done, to which process; or why it was refused
+    did: str = ""  # what was done, to which process; or why it was refused or missed
     moment: tuple[int, int] | None = None  # (epoch, step) of rank 0 at that time, both from 0
     noticed: float | None = None  # seconds until the panel heard of a failure, or of a new process
     standstill: float | None = None  # seconds without a step of rank 0; after a kill, all from the kill on
@@ -95,7 +95,7 @@ class Fault:
 
     def _run(self, moment: tuple[int, int]) -> None:
         if not self._reached(moment):
-            self.outcome = "missed"
+            self.outcome, self.did = "missed", "nothing: the run ended before that moment"
             return
         try:
             with contextlib.closing(self.act(self._panel)) as action:

@@ -123,7 +123,7 @@ with panel.watch(trainer):
     together = trainer.fit()
 
 # %% [markdown]
-# Panels count epochs and steps from 1. Code counts them from 0: the loop, the metrics that it reports, and all pictures in these lessons. So the panel's `epoch 8` is the loop's epoch 7.
+# Panels count epochs and steps from 1. Code counts them from 0: the loop, the metrics that it reports, and the pictures. So the panel's `epoch 8` is the loop's epoch 7. (Lesson 06, whose tables list epochs next to the panel's, counts from 1 in its code, too.)
 #
 # For comparison, one process under a panel, so that both are measured in the same way:
 
@@ -173,15 +173,37 @@ pandas.DataFrame({record.name: record.seconds for record in (one, two)}).round(2
 #
 # ![Two workers compute gradients on their own 64 images, all-reduce averages them, both make the same update](images/all_reduce.svg)
 #
-# **2 · `prepare_data_loader`** adds a `DistributedSampler` to your loader. It deals the rows to the workers like cards, so each worker has its own part, the **shard**. It also moves each batch to the worker's device, so you don't call `.to(device)`. Two details matter in your own project:
+# **2 · `prepare_data_loader`** adds a `DistributedSampler` to your loader. It deals the rows to the workers like cards, so each worker has its own part, the **shard**. It also moves each batch to the worker's device, so you don't call `.to(device)`. Three details matter in your own project:
 #
 # - If the rows can't be divided evenly, some are used twice, so that all workers have equally many. This lesson uses 1,408 images to avoid that. In training it hardly matters, but a test that counts some rows twice is slightly wrong.
 # - If your loader shuffles, call `loader.sampler.set_epoch(epoch)` at the start of each epoch, or every epoch uses the same order. With one worker there is no such sampler, so ask `hasattr` first.
+# - With two or more workers it builds the loader again, and not all of your settings survive. A sampler of your own, such as `SubsetRandomSampler`, is replaced by one over *all* rows, so you'd train on rows that you kept for validation: split with `torch.utils.data.Subset` instead. With `batch_sampler=` each item becomes a single row, so pass `batch_size=`. `prefetch_factor` and `persistent_workers` are lost. If you divide the rows yourself, `add_dist_sampler=False` keeps your loader.
 #
-# **3 · `report`** collects metrics, and Ray keeps those of rank 0. All ranks have to call it equally often; lesson 03b shows what happens otherwise.
+# **3 · `report`** sends metrics, and Ray keeps those of rank 0, but only together with a checkpoint (lesson 03b). Here there is none, so `result.metrics` is `None`. The lab's record has every report: `two.history`. All ranks have to call it equally often; lesson 03b shows what happens otherwise.
 #
 # **4 · `TorchTrainer`** starts the workers, gives each one CPU (or, with `use_gpu=True`, one GPU), and connects them into a **process group**.
-#
+
+# %% tags=["claim"]
+assert together.metrics is None and together.metrics_dataframe is None
+assert [report["epoch"] for report in two.history] == list(range(8))
+
+
+def what_becomes_of_loaders(config):
+    numbers = torch.utils.data.TensorDataset(torch.arange(40))
+    some = torch.utils.data.SubsetRandomSampler(range(20))
+    in_fours = torch.utils.data.BatchSampler(range(40), 4, False)
+    mine = DataLoader(numbers, batch_size=4, sampler=some)
+    rows = [row for (batch,) in prepare_data_loader(mine) for row in batch.tolist()]
+    single = {batch.shape for (batch,) in prepare_data_loader(DataLoader(numbers, batch_sampler=in_fours))}
+    kept = prepare_data_loader(mine, add_dist_sampler=False)
+    return len(rows), max(rows), single, {row for (batch,) in kept for row in batch.tolist()}
+
+
+trainer = TorchTrainer(what_becomes_of_loaders, scaling_config=ScalingConfig(num_workers=2))
+rows, largest, single, kept = trainer.fit().return_value
+assert rows == 20 and largest >= 20 and single == {torch.Size([])} and kept == set(range(20))
+
+# %% [markdown]
 # ## Is it the same model?
 # Each worker used 64 images per step, and the one process used 128. The images of all workers in one step are the **global batch**, and here it was 128 both times.
 
@@ -197,11 +219,15 @@ def largest_difference(a, b):
     return max(abs(a[name] - b[name]).max() for name in a)
 
 
-print(f"{largest_difference(alone.return_value, together.return_value):.1e}")
-reveal("03-b", "equal up to rounding")
+apart = largest_difference(alone.return_value, together.return_value)
+print(f"{apart:.1e}")
+if apart == 0:
+    reveal("03-b", "exactly equal")
+else:
+    reveal("03-b", "equal up to rounding" if apart < 1e-3 else "different models")
 
 # %% tags=["claim"]
-assert 0 < largest_difference(alone.return_value, together.return_value) < 1e-3
+assert 0 < apart < 1e-3
 
 # %% [markdown]
 # The average of two gradients over 64 images each is the gradient over all 128. Floats are rounded after each addition, and the two runs add in a different order, so the last digits differ. This is worth checking in your own project. Train once with one
@@ -248,7 +274,7 @@ check("03-4", same_model, scaled)
 #
 # - Each worker computes the mean and the variance of *its* images. With 8 images per worker these are noisy. On GPUs, `torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)`, called before `prepare_model`, computes them over all workers.
 # - The running mean and variance are *buffers* of the model. If a single rank evaluates the model, let it use the model inside the wrapper, `model.module`. Each forward pass through the wrapper starts with an exchange: DDP copies rank 0's buffers to
-#   the other ranks. It does this in evaluation, too, so if rank 0 calls the wrapper alone, the run hangs.
+#   the other ranks. It does this in evaluation, too, so if rank 0 calls the wrapper alone, the run hangs or a worker dies.
 
 # %% [markdown]
 # ## Measure on all workers

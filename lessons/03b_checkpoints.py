@@ -113,7 +113,10 @@ train_epochs(model, optimizer, 3)
 with_optimizer = difference(model, uninterrupted)
 
 print(f"difference with the weights only: {weights_only:.1e}, with the optimizer, too: {with_optimizer:.1e}")
-reveal("03b-a", "only the one with weights and optimizer")
+if weights_only == 0:
+    reveal("03b-a", "only the one with weights" if with_optimizer else "both runs")
+else:
+    reveal("03b-a", "neither" if with_optimizer else "only the one with weights and optimizer")
 
 # %% tags=["claim"]
 assert with_optimizer == 0 and weights_only > 1e-4
@@ -194,7 +197,7 @@ def train_loop(config):
 
 # %% [markdown]
 # Look at `save` first. All ranks have the same weights, so one of them, rank 0, writes the file. It saves the model *inside* the wrapper; otherwise each name in the file would start with `module.`, and no plain model could load it.
-# The folder becomes a `Checkpoint`, and Ray uploads it to the store.
+# The folder becomes a `Checkpoint`, and Ray uploads it to the store. The metrics are saved with it as JSON, so they must be Python's own numbers: `loss.item()`, or `float(value)` for one that you computed with NumPy. A `numpy.float32` ends the run.
 #
 # *Every* rank calls `report`, although only rank 0 has something to upload. That's because `report` is a **barrier**: each worker that reaches it waits until all the others are there, and then all of them continue.
 #
@@ -239,6 +242,32 @@ trainer = TorchTrainer(
 )  # fmt: skip
 with panel.watch(trainer):
     result = trainer.fit()
+
+# %% tags=["claim"]
+import numpy
+
+
+def reports_numpy(config):
+    with tempfile.TemporaryDirectory() as folder:
+        value = numpy.float32(0.5)
+        ray.train.report(
+            {"loss": config["as"](value)}, checkpoint=ray.train.Checkpoint.from_directory(folder)
+        )
+
+
+def reported(convert):
+    where = RunConfig(storage_path=store.storage_path("runs", "03b"), storage_filesystem=store.filesystem)
+    options = {"scaling_config": ScalingConfig(num_workers=1), "run_config": where}
+    return TorchTrainer(reports_numpy, train_loop_config={"as": convert}, **options).fit().metrics
+
+
+assert reported(float) == {"loss": 0.5}
+try:
+    reported(numpy.float32)
+except Exception as error:
+    assert "Unable to serialize unknown type: <class 'numpy.float32'>" in str(error)
+else:
+    raise AssertionError("a NumPy number was saved")
 
 # %% [markdown]
 # The loss in the panel jumps although the accuracy rises. Each point is the loss of *one* batch on rank 0, and the last batch of an epoch has only a few images.

@@ -150,7 +150,7 @@ check("04-1", batch_size, rows_by_mistake, updates_by_mistake)
 
 # %% [markdown]
 # ## Is it the same model?
-# You can check all of this with one comparison. Load the model from the checkpoint, which is a folder with the file `model.keras`, and train in this process with three different batch sizes.
+# You can check all of this with one comparison. Load the model from the checkpoint, which is a folder with the file `model.keras`, and train in this process with three different batch sizes. (Keras 2 wrote this file, and here Keras 2 reads it. Keras 3 refuses it, because of `input_shape`; a model without that argument can be read there with `load_model(…, compile=False)`.)
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** With which batch size does one process end with the weights of the two workers?
@@ -178,7 +178,7 @@ reveal("04-c", min(distances, key=distances.get))
 assert distances["128"] < 1e-3 < 1e-2 < min(distances["64"], distances["256"])
 
 # %% [markdown]
-# With 128 it's the same model, up to rounding. That holds only for full batches: of a smaller last batch, one worker can get more rows than the other. When you move a Keras script from one GPU to two, you keep the batch size to train the same model, or you double it to keep each GPU as busy as before. In the second case the learning rate should grow, too (lesson 03).
+# With 128 it's the same model, up to rounding. That holds only for full batches: of a smaller last batch, one worker can get more rows than the other. And all workers must make equally many steps: if one makes more, both fail within seconds, with an `InternalError` and an `UnavailableError` that don't name the cause. When you move a Keras script from one GPU to two, you keep the batch size to train the same model, or you double it to keep each GPU as busy as before. In the second case the learning rate should grow, too (lesson 03).
 
 # %%
 test = datasets.load(split="test")

@@ -412,7 +412,7 @@ check("05-6", descend, search)
 
 # %% [markdown]
 # ## The best model, tested once
-# `get_best_result()` compares the *last* reports, so it may find less than the best accuracy that the panel has shown. With `scope="all"` it compares each trial's best report, but the result's `checkpoint` is still the last one;
+# `get_best_result()` compares the *last* reports, so it may find less than the best accuracy that the panel has shown. With `scope="all"` it compares each trial's best report, unless the trial has ever reported `nan`, which takes it out of this comparison. The result's `checkpoint` is still the last one;
 # `get_best_checkpoint("accuracy", "max")` finds the best one. Load the last one, and let it meet the test images, which have played no part so far:
 
 # %%
@@ -426,6 +426,23 @@ print(
 )
 print(f"accuracy on {len(test)} test images: {accuracy(model, test):.3f}")
 
+
+# %% tags=["claim"]
+def report_all(config):
+    for loss in config["losses"]:
+        tune.report({"loss": loss})
+
+
+losses = [[0.1, float("nan"), 5.0], [1.0, 0.9, 0.8]]
+diverged = tune.Tuner(
+    report_all,
+    param_space={"losses": tune.grid_search(losses)},
+    tune_config=tune.TuneConfig(metric="loss", mode="min"),
+    run_config=tune.RunConfig(storage_path=folder, verbose=0),
+).fit()
+assert diverged.get_best_result(scope="all").config["losses"] == losses[1]
+assert min(diverged.get_dataframe(filter_metric="loss", filter_mode="min")["loss"]) == 0.1
+
 # %% tags=["claim"]
 assert accuracy(model, valid) == best.metrics["accuracy"]
 assert accuracy(model, test) >= 0.95
@@ -433,7 +450,7 @@ assert accuracy(model, test) >= 0.95
 # %% [markdown]
 # Don't read too much into the winner. In the picture below a dot is a trial: its colour is the accuracy when it ended, and its size is the number of epochs. Most were stopped after one epoch. Several bright dots have nearly
 # the same accuracy, and with a different seed, a different one might have won. What you can trust is the *region*: if the learning rate is too small, the model learns too slowly, and if it's too large, training diverges.
-# If you compare trials by a loss, a diverged one reports `nan`, and because every comparison with `nan` is false, ASHA never stops it. Report a large number instead, also for a loss that has exploded: `loss if loss < 1e9 else 1e9`. To claim that
+# If you compare trials by a loss, a diverged one reports `nan`, and because every comparison with `nan` is false, ASHA never stops it, and `scope="all"` doesn't find what it reported before. Report a large number instead, also for a loss that has exploded: `loss if loss < 1e9 else 1e9`. To claim that
 # one configuration beats another, run both with several seeds; lesson 10 shows how many.
 
 # %%

@@ -299,7 +299,7 @@ assert [result.metrics["count"] for result in results] == [12] * 4
 # Starting a process, importing PyTorch and fetching the data costs seconds per trial. With 200 short trials that's many minutes of nothing. With `reuse_actors=True` a process that has finished one trial takes the next. A function is
 # then called from its first line for each trial, new or resumed. A class separates what's done once in each process from what's done for each trial. And because Tune is in charge of the loop, it can *pause* a trial after any step, save it, and give its process to another one.
 #
-# Such a class derives from `tune.Trainable`. It has no loop, but a method for each thing that Tune may want:
+# Such a class derives from `tune.Trainable`. It has no loop, but a method for each thing that Tune may want. `save_checkpoint` isn't optional: Tune saves such a trial when it ends, and without the method each trial ends as an error after its last step. (`CheckpointConfig(checkpoint_at_end=False)` turns that off.)
 
 # %%
 import torch
@@ -360,6 +360,21 @@ images, labels = torch.tensor(digits.images) / 255, torch.tensor(digits.labels)
 cut = len(digits) * 4 // 5
 train, valid = TensorDataset(images[:cut], labels[:cut]), TensorDataset(images[cut:], labels[cut:])
 trainable = tune.with_parameters(Digits, train=train, valid=valid)
+
+# %% tags=["claim"]
+import tempfile
+
+
+class NeverSaved(tune.Trainable):
+    def step(self):
+        return {"done": True}
+
+
+for at_end in (True, False):
+    with tempfile.TemporaryDirectory() as place:
+        kept = tune.CheckpointConfig(checkpoint_at_end=at_end)
+        run_config = tune.RunConfig(storage_path=place, verbose=0, checkpoint_config=kept)
+        assert tune.Tuner(NeverSaved, run_config=run_config).fit().num_errors == at_end
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Six trials, two at a time. How many processes does the sweep need, with `reuse_actors=True`?

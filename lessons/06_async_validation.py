@@ -97,14 +97,14 @@ with TrainPanel("06-inline").watch(trainer):
     result = trainer.fit()
 
 # %% [markdown]
-# The run's record has the seconds of waiting for data and of training, and those between epochs, which are the validation and `report`:
+# The run's record has the seconds of waiting for data and of training, and those between epochs. Between epochs, this loop validates and then calls `report`, which is short compared with 2,000 rows:
 
 # %%
 from labkit import runs
 
 inline = runs.latest("06-inline").seconds
 share = inline["between epochs"] / (inline["data"] + inline["training"] + inline["between epochs"])
-print(f"{share:.0%} of the loop's time is validation")
+print(f"{share:.0%} of the loop's time is between epochs: validation and report")
 if share < 0.2:
     reveal("06-a", "less than a fifth")
 elif share < 0.5:
@@ -119,9 +119,7 @@ assert inline["between epochs"] > 4 * 2000 * 0.0005
 assert 0.2 < share < 0.6
 
 # %% [markdown]
-# On a cluster, that's the time in which all your training GPUs are idle.
-#
-# Look once more at the panel's table before you go on. Panels count epochs from 1, so its `epoch 4` is epoch 3 of the code, of the metrics and of the pictures in this lesson, which all count from 0.
+# For all that time, no worker trains.
 #
 # ## The validator
 # To move validation out of the loop, write it as a function: a checkpoint comes in, metrics go out. Ray calls it in another process, perhaps on another machine. So it has to build its own model, load the weights, and read its own rows, which we put into the store as one file.
@@ -165,6 +163,7 @@ assert abs(tried["val_accuracy"] - result.metrics["accuracy"]) < 1e-3
 #
 # These things change in the loop.
 #
+# - It counts epochs from 1, as the panel and the pictures do. So an epoch has one number in this lesson, wherever you read it.
 # - It no longer validates. To stay short, it can't resume, either.
 # - Rank 0, which has the checkpoint, reports `validation=True`, and Ray then calls the validator with it.
 # - With `CheckpointUploadMode.ASYNC`, `report` doesn't wait for the upload, which a separate thread does. When the upload is done, Ray deletes the folder. Don't use a `TemporaryDirectory`: the upload may still be reading from it.
@@ -194,7 +193,9 @@ def train_async(config):
     model = prepare_model(config["make_model"]())
     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
     loader = prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"], shuffle=True))
-    for epoch in range(config["epochs"]):
+    for epoch in range(1, config["epochs"] + 1):
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(epoch)
         for x, y in loader:
             loss = cross_entropy(model(x), y)
             optimizer.zero_grad()
@@ -235,7 +236,7 @@ validation = ValidationConfig(fn=validate, task_config=ValidationTaskConfig(time
 result = run("06-async", train_async, validation)
 
 # %% [markdown]
-# In the panel's last figure, the bars of training and validation overlap: while the second epoch trains, the checkpoint of the first is validated. What is the gain? We measure both runs in the same way, from the first step until `fit()` returned:
+# In the panel's last figure, the bars of training and validation overlap: while the second epoch trains, the checkpoint of the first is validated. What is the gain? We measure both runs in the same way, from the first step until `fit()` returned. (They differ in a second point: `my_loop` saves the optimizer, too, so its checkpoints are twice as large. On this machine that costs a few milliseconds.)
 
 # %%
 import pandas
@@ -253,7 +254,7 @@ assert alongside_it["between epochs"] < once["between epochs"] / 2
 assert table["06-async"]["after the start"] < table["06-inline"]["after the start"]
 
 # %% tags=["claim"]
-assert [metrics["epoch"] for _, metrics in result.best_checkpoints] == [0, 1, 2, 3]
+assert [metrics["epoch"] for _, metrics in result.best_checkpoints] == [1, 2, 3, 4]
 assert all("val_accuracy" in metrics for _, metrics in result.best_checkpoints)
 
 # %% [markdown] tags=["instructor"]
@@ -263,8 +264,8 @@ assert all("val_accuracy" in metrics for _, metrics in result.best_checkpoints)
 # The loop hardly waits between epochs any more, and so the whole run is shorter. But not waiting has a price. A validation is a task in another process, which has to start, load the model and read the rows, and Ray looks for finished validations only now and then, after the last step once a second. So a metric arrives later than it would in the loop. And our
 # gain depends on a CPU that is idle while the "GPU" trains. If validation and training compete for the same processor, both get slower, and you gain nothing: give validation another core, a smaller GPU, or a cheaper machine.
 #
-# After a crash, asynchronous uploads can cost more, too. Ray restarts from the latest checkpoint whose upload is complete, so epochs that were trained while older checkpoints were still on their way are trained again. When we crashed a run with very short epochs in epoch 3, it restarted with epoch 1: two finished epochs were
-# lost, where synchronous uploads lose at most one.
+# After a crash, asynchronous uploads can cost more, too. Ray restarts from the latest checkpoint whose upload is complete, so epochs that were trained while older checkpoints were still on their way are trained again. When we crashed a run with very short epochs in its fourth epoch, it restarted with the second: two finished
+# epochs were lost. With synchronous uploads, only an epoch whose `report` hasn't returned is lost.
 #
 # ## When validations are slower than epochs
 # In the panel above a validation fits into an epoch. If it doesn't, the checkpoints form a queue, because Ray runs one validation at a time:
@@ -326,7 +327,7 @@ def moody(checkpoint, mood):
 
 def train_moody(config):
     model = make_model()
-    for epoch, mood in enumerate(["well", "hang", "raise"]):
+    for epoch, mood in enumerate(["well", "hang", "raise"], 1):
         ray.train.report(
             {"epoch": epoch, "from": "loop"},
             checkpoint=checkpoint_of(model, epoch),
@@ -344,11 +345,11 @@ predict("06-d", ..., choices=["raise an error", "hang", "return a result"])
 
 # %%
 moody_run = run("06-moody", train_moody, ValidationConfig(fn=moody))
-known = moody_run.return_value
-reveal("06-d", "return a result")
+reveal("06-d", "return a result" if moody_run.error is None else "raise an error")
 
 # %%
-pandas.DataFrame([{**one.metrics, "status": one.status.name} for one in known])
+known = moody_run.return_value
+pandas.DataFrame([{**reported.metrics, "status": reported.status.name} for reported in known])
 
 # %% tags=["claim"]
 assert [one.status.name for one in known] == ["VALIDATED", "VALIDATION_TIMEOUT", "VALIDATION_FAILED"]
@@ -356,14 +357,14 @@ assert [one.metrics["from"] for one in known] == ["validator", "loop", "loop"]
 assert ["val_accuracy" in one.metrics for one in known] == [True, False, False]
 
 # %% [markdown]
-# It returned, without an error! A failed validation isn't a failed training run: the checkpoint is kept, with the metrics of the loop, and only `val_accuracy` is missing. If you don't look for gaps, you won't notice.
+# It returned, without an error! A failed validation isn't a failed training run: the checkpoint is kept, with the metrics of the loop, and only `val_accuracy` is missing. The lab's panel shows both failures in red. Without it, they are only in the log, so look for gaps.
 #
 # ![the loop reports epoch 0 and trains epoch 1; meanwhile a thread uploads the checkpoint, and then a validation task has its turn; the checkpoint ends validated, failed or timed out](images/life_of_metrics.svg)
 #
-# A checkpoint is **committed** when its upload is complete, and stays so if no validation was requested. Otherwise it's **pending** until its validation ends in one of three ways. The validator's metrics are added to those of the loop, and replace those with the
+# A checkpoint is **committed** when its upload is complete, and stays so if no validation was requested. Otherwise it's **pending** until its validation ends: *validated*, *failed* or *timed out*. The validator's metrics are added to those of the loop, and replace those with the
 # same name, such as `from` in the table.
 #
-# Where do the statuses come from? Not from the `Result`, which has none. The loop's last line asks Ray for them: `ray.train.get_all_reported_checkpoints` waits until no validation is pending, and what the loop returns is the result's `return_value`. Why a validation failed is in the log of the
+# The statuses aren't in the `Result`, so the loop's last line asks Ray for them: `ray.train.get_all_reported_checkpoints` waits until no validation is pending. What the loop returns is the result's `return_value`, which the cell above calls `known`. Why a validation failed is in the log of the
 # run's controller, the process that drives the run; the panel shows it.
 #
 # There's one exception, and it's the dangerous one: a validator whose *process* dies, for example because memory runs out, does end the run. Ray tries it three more times, and then the *training* fails. So leave it some memory. If the run itself is killed while validations are pending, a run with the same
@@ -371,16 +372,19 @@ assert ["val_accuracy" in one.metrics for one in known] == [True, False, False]
 
 # %% [markdown]
 # ### Exercise 06-2 ★★★ · Not after every epoch
-# Write a loop for *two* workers that trains as `train_async` does, shuffled or not, with the same optimizer and the same keys in its `config`; `batch_size` counts the rows of one worker in a step. After each epoch it reports `{"epoch": epoch}` with a checkpoint that `validate` could load, and doesn't wait for the upload. The value of `validation` is `False`, `True`, or a `ValidationTaskConfig` for this one
-# checkpoint, and should follow this table:
+# Write a loop for *two* workers that reports `{"epoch": epoch}` with a checkpoint after each epoch, and asks for validations by this table:
 #
-# | epoch | validation |
+# | epoch, counted from 1 | `validation` |
 # |---|---|
-# | the last one, whatever its number | all rows: `fn_kwargs={"rows": None}` |
-# | epochs 2, 5, 8, …, unless they are the last | a sample: `fn_kwargs={"rows": 1000}` |
-# | all others | none |
+# | the last one, whatever its number | on all rows: a `ValidationTaskConfig` with `fn_kwargs={"rows": None}` |
+# | epochs 3, 6, 9, …, unless they are the last | on a sample: `fn_kwargs={"rows": 1000}` |
+# | all others | `False` |
 #
-# Epochs count from 0, as everywhere except in panels. Give each `ValidationTaskConfig` a `timeout_s`, because it doesn't inherit the trainer's. A rank that passes no checkpoint passes `validation=False`. The check runs the loop on the cluster, for five epochs and for three, with a model, rows and a validator of its own, and compares the weights with those of one process.
+# - A rank that passes no checkpoint passes `validation=False`.
+# - Give each `ValidationTaskConfig` a `timeout_s`, because it doesn't inherit the trainer's.
+# - The rest is as in `train_async`: the training, the keys in `config` (`batch_size` counts the rows of *one* worker in a step), `checkpoint_of`, and a `report` that doesn't wait for the upload. If your loader shuffles, each epoch needs an order of its own.
+#
+# The check runs the loop on the cluster, for seven epochs and for three, with a model, rows and a validator of its own, and compares the weights with those of one process.
 
 
 # %%
@@ -394,8 +398,9 @@ def train_sparsely(config): ...  # your answer
 # def train_sparsely(config):
 #     model = prepare_model(config["make_model"]())
 #     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
-#     loader = prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"]))
-#     for epoch in range(config["epochs"]):
+#     loader = prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"], shuffle=True))
+#     for epoch in range(1, config["epochs"] + 1):
+#         loader.sampler.set_epoch(epoch)
 #         for x, y in loader:
 #             loss = cross_entropy(model(x), y)
 #             optimizer.zero_grad()
@@ -417,8 +422,9 @@ def train_sparsely(config): ...  # your answer
 def train_sparsely(config):
     model = prepare_model(config["make_model"]())
     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
-    loader = prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"]))
-    for epoch in range(config["epochs"]):
+    loader = prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"], shuffle=True))
+    for epoch in range(1, config["epochs"] + 1):
+        loader.sampler.set_epoch(epoch)
         for x, y in loader:
             loss = cross_entropy(model(x), y)
             optimizer.zero_grad()
@@ -426,9 +432,9 @@ def train_sparsely(config):
             optimizer.step()
         checkpoint = checkpoint_of(model, epoch)
         validation = False
-        if epoch == config["epochs"] - 1:
+        if epoch == config["epochs"]:
             validation = ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=60)
-        elif epoch % 3 == 2:
+        elif epoch % 3 == 0:
             validation = ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=60)
         ray.train.report(
             {"epoch": epoch},
@@ -476,7 +482,7 @@ else:
 assert size > 3e6 and light < 20_000
 
 # %% [markdown]
-# A function takes along whatever it names and doesn't create: here all 2,000 images. You wouldn't notice 6 MB. With 6 GB, the run's controller runs out of memory, and Ray gives you no warning. The lab's panel refuses more than 1 MB, so the next cell
+# A function takes along whatever it names and doesn't create: here all 2,000 images. (`validate` takes `make_model`, `filesystem` and `path` along, which are small.) You wouldn't notice 6 MB. With 6 GB, the run's controller runs out of memory, and Ray gives you no warning. The lab's panel refuses more than 1 MB, so the next cell
 # raises an error and starts nothing:
 
 # %% tags=["raises-exception"]
@@ -506,7 +512,7 @@ else:
 # %% [markdown]
 # ### Exercise 06-3 ★★ · Fix this validator
 # Here is a validator for a network with dropout. It's too large to send, the accuracy that it finds is far below what `validate` found for the same checkpoint, and Ray can't use what it returns. Find the three causes, and return a plain number, from `.item()`, as
-# `{"val_accuracy": …}`. The check runs it twice in a Ray task, on a checkpoint of `result`.
+# `{"val_accuracy": …}`. The dropout layer stays in the network. The check runs your function in Ray tasks, on two checkpoints of `result`.
 
 
 # %%
@@ -541,7 +547,7 @@ with_dropout = (torch.nn.Sequential(torch.nn.Dropout(0.5), net)(x).argmax(dim=1)
 assert with_dropout < result.metrics["val_accuracy"] - 0.05
 
 # %% [markdown] tags=["instructor"]
-# **Each fix of 06-3 brings a new message.** The check looks at the size first, then at what the function returns, then at whether two runs agree and find what `validate` found. `make_model` sets the seed, so dropout drops the same pixels each time; the number is only too low.
+# **Each fix of 06-3 brings a new message.** The check looks at the size first, then at what the function returns, then at whether the dropout layer was switched off, and last at the number, for two checkpoints.
 
 # %% [markdown]
 # ## The best model

@@ -116,7 +116,33 @@ assert 0.48 < here / everything < 0.55
 # holds its own parts, a block or two and, during a step, the layers outside of blocks. After the backward pass of a block, a **reduce-scatter** averages its gradients and leaves each rank with its own part.
 
 # %% [markdown] tags=["instructor"]
-# **A DTensor looks whole.** `shape` and `numel()` describe the whole tensor. Only `to_local()` shows what is here.
+# **A DTensor looks whole.** `shape` and `numel()` describe the whole tensor. Only `to_local()` shows what is here, and `.item()` of a norm or a sum is a number of that part.
+
+# %% [markdown]
+# One surprise belongs to this. `.item()` of a norm, a sum, a mean or `isnan().any()` of such a parameter is the number of *this rank's part*, without a warning. So call `.full_tensor()` first, on every rank: `parameter.norm().full_tensor().item()`.
+# What `clip_grad_norm_` returns is whole, but it's a DTensor as well: `f"{norm:.3f}"` raises a `TypeError`, and `f"{norm.item():.3f}"` works.
+
+
+# %% tags=["claim"]
+def norms(model, optimizer):
+    weight = model[-1].weight
+    total = nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+    try:
+        shown = f"{total:.3f}"
+    except TypeError as error:
+        shown = str(error)
+    numbers = weight.norm().item(), weight.norm().full_tensor().item(), weight.full_tensor().norm().item()
+    return *numbers, total.item(), total.full_tensor().item(), shown
+
+
+trainer = TorchTrainer(
+    train_loop,
+    train_loop_config={"wrap": fsdp, "look": norms, "steps": 1},
+    scaling_config=ScalingConfig(num_workers=2),
+)
+of_rank_0, finished, whole, total, whole_total, shown = trainer.fit().return_value
+assert of_rank_0 < 0.9 * whole and abs(finished - whole) < 1e-3 * whole
+assert total == whole_total and "unsupported format string" in shown
 
 # %% [markdown]
 # ## What one process holds

@@ -24,7 +24,7 @@ from labkit.errors import LabError
 from labkit.exercises import kept, registry
 from labkit.exercises.answers import NotAttempted, Wrong, describe, is_blank
 from labkit.exercises.registry import Exercise
-from labkit.exercises.running import limited
+from labkit.exercises.running import folders_removed, limited
 from labkit.settings import Settings
 
 _MARKS = {"solved": ("ok", "✓"), "not yet": ("bad", "✕"), "not attempted": ("dim", "○")}
@@ -106,7 +106,7 @@ def _judge(exercise: Exercise, answers: tuple, seconds: float) -> Verdict:
             raise NotAttempted(f"{describe(blank[0])} does nothing yet")
         if blank or not answers:
             raise NotAttempted
-        with Waiting(what), limited(seconds, exercise.stuck):
+        with Waiting(what), folders_removed(), limited(seconds, exercise.stuck):
             exercise.check(*answers)
     except NotAttempted as error:
         state, message = "not attempted", str(error) or "put your answer where the `...` is"

@@ -21,7 +21,7 @@ from labkit.interrupts import handler_kept
 from labkit.settings import Settings, logs_held_back
 
 _AGAIN = 5.0  # code that catches the first interrupt gets another one after this many seconds
-_folders: list[tempfile.TemporaryDirectory] = []  # removed at the end of this process
+_folders: list[tempfile.TemporaryDirectory] = []  # of the check that is running
 
 
 @contextlib.contextmanager
@@ -62,6 +62,16 @@ def folder_of_check() -> tempfile.TemporaryDirectory:
     """A temporary folder in the lab's home: on a cluster of several machines all of them see that one."""
     home = Settings.from_env().make_home()
     return tempfile.TemporaryDirectory(prefix="check-", dir=home, ignore_cleanup_errors=True)
+
+
+@contextlib.contextmanager
+def folders_removed() -> Iterator[None]:
+    """Remove the folders of the runs in this block at its end. Until then a check reads their checkpoints."""
+    try:
+        yield
+    finally:
+        while _folders:
+            _folders.pop().cleanup()
 
 
 def run_loop(

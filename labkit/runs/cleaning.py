@@ -1,4 +1,4 @@
-"""Old folders under ``LABKIT_HOME``, for ``python -m labkit clean``: runs, their checkpoints, and sessions.
+"""Old folders under ``LABKIT_HOME``, for ``python -m labkit clean``: runs, checkpoints, sessions, checks.
 
 Old is a folder that nothing was written into for a time. A run that is running, or has a note, is
 never old, and neither are checkpoints that it shares with others. All else under the home (exercises, keys,
@@ -13,12 +13,13 @@ from pathlib import Path
 from labkit.runs.record import RunRecord, find
 
 _SESSIONS = ("ray/*/session_2*", "spark/spark-*", "public/public-*")  # with their logs
+_CHECKS = ("check-*",)  # of exercises whose kernel was killed during the check
 
 
 def old_folders(home: Path, seconds: float) -> dict[Path, int]:
     """The folders that nothing was written into for so long, and the bytes in each."""
     home, before = home.resolve(), time.time() - seconds
-    old, used = [path for pattern in _SESSIONS for path in home.glob(pattern)], set()
+    old, used = [path for pattern in (*_SESSIONS, *_CHECKS) for path in home.glob(pattern)], set()
     for record in find(home):
         folders = [Path(record.folder), *_checkpoints(record, home)]
         young = any(_measure(folder)[1] >= before for folder in folders)

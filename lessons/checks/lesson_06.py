@@ -46,7 +46,7 @@ def _last_metric(inside: Any, alongside: Any) -> None:
     "Start from `train_async`; only `validation` changes. Three values are possible: two kinds of "
     "`ValidationTaskConfig`, and `False`.",
     "Look at the last epoch first: it may be a third one as well. And which rank has the checkpoint?",
-    '`ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=60)` where `epoch % 3 == 2`, unless it is the '
+    '`ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=60)` where `epoch % 3 == 0`, unless it is the '
     "last epoch; `validation=validation if checkpoint else False`.",
     seconds=120,
     stuck="a rank reports less often than the other, or a validation doesn't end",
@@ -60,19 +60,19 @@ def _sparse(train_sparsely: Any) -> None:
     expect_function(train_sparsely, "train_sparsely")
     from labkit.train import reported_checkpoints
 
-    wanted = {5: {2: 1000, 4: "all"}, 3: {2: "all"}}
+    wanted = {7: {3: 1000, 6: 1000, 7: "all"}, 3: {3: "all"}}
     given = {"make_model": _small_model, "batch_size": _BATCH, "lr": _RATE}
     config = {"runs": [given | {"epochs": epochs} for epochs in wanted]}
     options = {"num_workers": 2, "trainer": _validating_trainer(), "name": "train_sparsely"}
     result, _ = run_loop(_noting(train_sparsely), config, remarks=_REMARKS, **options)
     reported = reported_checkpoints(result.path, result.filesystem)
     if len(reported) != sum(wanted):
-        raise Wrong(f"{len(reported)} checkpoints were reported in 5 and 3 epochs")
-    of_runs = reported[:5], reported[5:]
+        raise Wrong(f"{len(reported)} checkpoints were reported in 7 and 3 epochs")
+    of_runs = reported[:7], reported[7:]
     for found, (epochs, expected) in zip(of_runs, wanted.items(), strict=True):
         numbers = [one.metrics.get("epoch") for one in found]
-        if numbers != list(range(epochs)):
-            raise Wrong(f'the reported metric "epoch" is {numbers}, and should count 0 to {epochs - 1}')
+        if numbers != list(range(1, epochs + 1)):
+            raise Wrong(f'the reported metric "epoch" is {numbers}, and should count 1 to {epochs}')
         for one in found:
             _same_rows(one, expected.get(one.metrics["epoch"]), epochs)
     for which, fact in result.return_value["wrong"]:
@@ -130,6 +130,12 @@ def _dealt(read: list[list[int]], epochs: int) -> None:
         if len(first) + len(second) != _ROWS or len({*first, *second}) != _ROWS:
             count = len(first) + len(second)
             raise Wrong(f"in an epoch the workers read {count} rows, and there are {_ROWS}")
+    rows = read[0]
+    first, second = rows[: len(rows) // epochs], rows[len(rows) // epochs : 2 * len(rows) // epochs]
+    if first == second and first != sorted(first):
+        raise Wrong(
+            "the loader shuffles, and two epochs have the same order: call loader.sampler.set_epoch(epoch)"
+        )
 
 
 def _trained(weights: dict[str, Any], read: list[list[int]]) -> None:
@@ -184,7 +190,7 @@ def _validating_trainer() -> Any:
 
 def _same_rows(reported: Any, wanted: Any, epochs: int) -> None:
     status, rows = reported.status.name, reported.metrics.get("rows")
-    which = f"epoch {reported.metrics['epoch']} (of 0 to {epochs - 1})"
+    which = f"epoch {reported.metrics['epoch']} of {epochs}"
     if status == "VALIDATION_FAILED":
         allowed = (
             'it must be a ValidationTaskConfig with fn_kwargs={"rows": …}, of a checkpoint with state.pt'
@@ -219,7 +225,7 @@ def _noting(loop: Callable) -> Callable:
             asked = options.get("validation")
             if rank and (options.get("checkpoint") or any(args)):
                 raise RuntimeError("rank 1 attaches a checkpoint")
-            which = f"epoch {metrics.get('epoch')} (of 0 to {epochs - 1})"
+            which = f"epoch {metrics.get('epoch')} of {epochs}"
             if isinstance(asked, ray.train.ValidationTaskConfig) and asked.timeout_s is None:
                 fact = "its ValidationTaskConfig has no timeout_s, so fit() would wait forever"
                 wrong.append((which, fact))
@@ -262,20 +268,60 @@ def _rows_asked_for(checkpoint: Any, rows: Any = "default") -> dict[str, Any]:
     stuck="the function waits for something in its process",
 )
 def _validator(fixed_validator: Any, result: Any) -> None:
-    """Runs twice in a task of the cluster: with dropout, two runs differ, or both find too little."""
-    once, twice = (in_a_task(fixed_validator, result.checkpoint, name="fixed_validator") for _ in range(2))
-    if not isinstance(once, dict) or "val_accuracy" not in once:
-        raise Wrong(f'it returns {describe(once)}, and {{"val_accuracy": …}} is expected')
-    if type(once["val_accuracy"]) is not float:
-        raise Wrong(f"val_accuracy is {describe(once['val_accuracy'])}, and a plain float is expected")
-    if once != twice:
-        raise Wrong("two runs on the same checkpoint differ: dropout is still active")
-    known = result.metrics["val_accuracy"]
-    near = {known * 100: "a share from 0 to 1 is expected"}
-    lower = once["val_accuracy"] < known
-    reason = "too low: is dropout still active?" if lower else "too high: does it use all validation rows?"
-    otherwise = f"`validate` found {known:.3f} on all rows of this checkpoint. Yours is {reason}"
-    close_to(once["val_accuracy"], known, abs=0.002, what="val_accuracy", mistakes=near, otherwise=otherwise)
+    """Run it in tasks of the cluster, on the worst and on the best checkpoint that were validated."""
+    validated = [
+        (metrics["val_accuracy"], checkpoint)
+        for checkpoint, metrics in result.best_checkpoints
+        if "val_accuracy" in metrics
+    ]
+    if not validated:
+        raise Wrong("`result` has no validated checkpoint: run the cells from *Validate while…* on first")
+    validated.sort(key=lambda pair: pair[0])
+    answers = []
+    for known, checkpoint in (validated[-1], validated[0]):
+        metrics, active = _validated(fixed_validator, checkpoint)
+        if not isinstance(metrics, dict) or "val_accuracy" not in metrics:
+            raise Wrong(f'it returns {describe(metrics)}, and {{"val_accuracy": …}} is expected')
+        accuracy = metrics["val_accuracy"]
+        if type(accuracy) is not float:
+            raise Wrong(f"val_accuracy is {describe(accuracy)}, and a plain float is expected")
+        if any(active):
+            raise Wrong("dropout is still active: call `.eval()` on the model that you measure")
+        if not active:
+            raise Wrong("the network has no dropout layer any more: keep it, and switch it off")
+        answers.append((accuracy, known))
+    same_number = len({accuracy for accuracy, _ in answers}) < len({known for _, known in answers})
+    for accuracy, known in answers:
+        lower = "too low: are the checkpoint's weights loaded into the model?"
+        higher = "too high: does it use all validation rows?"
+        reason = lower if accuracy < known else higher
+        if same_number:
+            reason = "the same for two checkpoints: are the checkpoint's weights loaded into the model?"
+        otherwise = f"`validate` found {known:.3f} on all rows of this checkpoint. Yours is {reason}"
+        near = {known * 100: "a share from 0 to 1 is expected"}
+        close_to(accuracy, known, abs=0.002, what="val_accuracy", mistakes=near, otherwise=otherwise)
+
+
+def _validated(validator: Callable, checkpoint: Any) -> tuple[Any, list[bool]]:
+    """Return the validator's result, and for each call of a dropout layer whether it was active."""
+    expect_function(validator, "fixed_validator")
+
+    def with_dropout_seen(checkpoint: Any) -> tuple[Any, list[bool]]:
+        import torch
+
+        active: list[bool] = []
+
+        def note(module: Any, *_: Any) -> None:
+            if isinstance(module, torch.nn.Dropout):
+                active.append(module.training)
+
+        hook = torch.nn.modules.module.register_module_forward_hook(note)
+        try:
+            return validator(checkpoint), active
+        finally:
+            hook.remove()
+
+    return in_a_task(with_dropout_seen, checkpoint, name="fixed_validator")
 
 
 @LESSON.exercise(

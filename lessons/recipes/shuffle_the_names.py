@@ -57,7 +57,7 @@ assert found["not shuffled"][0] == 1 and found["names shuffled"][0] >= 5
 assert found["names shuffled"][1] < found["full shuffle"][1]
 
 # %% [markdown]
-# A *local* shuffle waits until its buffer is full, and mixes only rows that are near each other. A *full* shuffle reads every row before the first one comes out, and all of them must fit into Ray's object store. Shuffled names give a full
+# A *local* shuffle waits until its buffer is full, and mixes only rows that are near each other. A *full* shuffle reads every row before the first one comes out. What doesn't fit into Ray's object store is written to disk and read again, which is slow. Shuffled names give a full
 # shuffle, and the first batch arrives as early as without any. Shuffle them again, with a different seed, for each epoch. For files, `read_parquet(…, shuffle="files")` shuffles the names of the files.
 
 # %%

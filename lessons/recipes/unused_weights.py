@@ -52,14 +52,29 @@ except ray.train.TrainingFailedError as error:
     print(unused[0])
 
 # %% [markdown]
-# Weights 4 and 5 belong to the second head. They got no gradient in the first step, so the second one failed. `find_unused_parameters` makes DDP look in each step which weights were used. That costs some time, so it's off by
+# Weights 4 and 5 belong to the second head. They got no gradient in the first step, so the second one failed. Something worse happened before that: in the first step *no* gradient was averaged, and each rank kept its own. If such a step is the last one,
+# nothing raises an error, and the ranks end with different models. `find_unused_parameters` makes DDP look in each step which weights were used. That costs some time, so it's off by
 # default. In older tutorials, `parallel_strategy_kwargs` is called `ddp_args`.
 
 # %%
 made = steps_made(find_unused_parameters=True)
 made
 
+
 # %% tags=["claim"]
+def gradients(config):
+    model = prepare_model(TwoHeads(), parallel_strategy_kwargs=config)
+    torch.manual_seed(ray.train.get_context().get_world_rank())
+    model(torch.rand(8, 784), head=0).square().mean().backward()
+    norms = [0.0, 0.0]
+    torch.distributed.all_gather_object(norms, model.module.body.weight.grad.norm().item())
+    return norms
+
+
+for config, averaged in (({}, False), ({"find_unused_parameters": True}, True)):
+    scaling = ScalingConfig(num_workers=2)
+    norms = TorchTrainer(gradients, train_loop_config=config, scaling_config=scaling).fit().return_value
+    assert (norms[0] == norms[1]) == averaged
 assert "4 5" in unused[0]
 assert made == 4
 

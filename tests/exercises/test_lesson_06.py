@@ -15,7 +15,7 @@ from ray.train import CheckpointUploadMode, ReportedCheckpointStatus
 from labkit.exercises import check, registry
 from labkit.exercises.answers import Wrong
 from labkit.exercises.running import learners_errors
-from verdicts import Runs, changes, replaced, verdicts
+from verdicts import Runs, changes, replaced, solution, verdicts
 
 lesson_06 = registry.load("06")
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this module
@@ -49,28 +49,30 @@ def reported(*pairs, first=0):
 
 
 NO, ALL, SOME = ("COMMITTED", None), ("VALIDATED", "all"), ("VALIDATED", 1000)
-FIVE, THREE = (NO, NO, SOME, NO, ALL), (NO, NO, ALL)
+SEVEN, THREE = (NO, NO, SOME, NO, NO, SOME, ALL), (NO, NO, ALL)
 
 
 @pytest.mark.parametrize(
-    "five, three, first, said",
+    "seven, three, first, said",
     [
-        (FIVE, THREE, 0, "solved"),
-        (FIVE, THREE, 1, "is [1, 2, 3, 4, 5], and should count 0 to 4"),
-        (FIVE, (NO, NO, SOME), 0, "epoch 2 (of 0 to 2) was validated on 1000 rows; it should be all"),
-        ((NO, NO, SOME, NO, NO), THREE, 0, "epoch 4 (of 0 to 4) was not validated"),
-        ((SOME, NO, NO, SOME, ALL), THREE, 0, "epoch 0 (of 0 to 4) was validated, and needs no"),
-        ((NO, NO, ("VALIDATED", "default"), NO, ALL), THREE, 0, "without fn_kwargs"),
-        ((NO, NO, ("VALIDATION_TIMEOUT", None), NO, ALL), THREE, 0, "the status VALIDATION_TIMEOUT"),
-        ((NO, NO, ("VALIDATION_FAILED", None), NO, ALL), THREE, 0, "it must be a ValidationTaskConfig"),
-        (THREE, THREE, 0, "6 checkpoints were reported in 5 and 3 epochs"),
+        (SEVEN, THREE, 1, "solved"),
+        (SEVEN, THREE, 0, "is [0, 1, 2, 3, 4, 5, 6], and should count 1 to 7"),
+        (SEVEN, (NO, NO, SOME), 1, "epoch 3 of 3 was validated on 1000 rows; it should be all"),
+        ((NO, NO, SOME, NO, NO, SOME, NO), THREE, 1, "epoch 7 of 7 was not validated"),
+        ((NO, NO, SOME, NO, NO, NO, ALL), THREE, 1, "epoch 6 of 7 was not validated"),  # epoch == 3
+        ((NO, NO, SOME, NO, SOME, NO, ALL), THREE, 1, "epoch 5 of 7 was validated, and needs no"),
+        ((SOME, NO, NO, SOME, NO, NO, ALL), THREE, 1, "epoch 1 of 7 was validated, and needs no"),
+        ((NO, NO, ("VALIDATED", "default"), *SEVEN[3:]), THREE, 1, "without fn_kwargs"),
+        ((NO, NO, ("VALIDATION_TIMEOUT", None), *SEVEN[3:]), THREE, 1, "the status VALIDATION_TIMEOUT"),
+        ((NO, NO, ("VALIDATION_FAILED", None), *SEVEN[3:]), THREE, 1, "it must be a ValidationTaskConfig"),
+        (THREE, THREE, 1, "6 checkpoints were reported in 7 and 3 epochs"),
     ],
 )
-def test_not_after_every_epoch(five, three, first, said, untrained, monkeypatch):
+def test_not_after_every_epoch(seven, three, first, said, untrained, monkeypatch):
     result = SimpleNamespace(path="", filesystem=None, return_value={"wrong": [], "read": [[], []]})
     monkeypatch.setattr(lesson_06, "run_loop", lambda *args, **options: (result, []))
-    found = reported(*five, first=first) + reported(*three, first=first)
-    monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: found)
+    entries = reported(*seven, first=first) + reported(*three, first=first)
+    monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: entries)
     assert said in repr(check("06-2", lambda config: 1))
 
 
@@ -79,8 +81,8 @@ def sparsely(timeout=9, mode=CheckpointUploadMode.ASYNC, ranks=(0,), asks=(0,)):
 
     def train_sparsely(config):
         rank = ray.train.get_context().get_world_rank()
-        for epoch in range(config["epochs"]):
-            last = epoch == config["epochs"] - 1
+        for epoch in range(1, config["epochs"] + 1):
+            last = epoch == config["epochs"]
             task = last and ray.train.ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=timeout)
             options = {"checkpoint": "a folder" if rank in ranks else None, "checkpoint_upload_mode": mode}
             ray.train.report({"epoch": epoch}, validation=task if rank in asks else False, **options)
@@ -92,15 +94,15 @@ def sparsely(timeout=9, mode=CheckpointUploadMode.ASYNC, ranks=(0,), asks=(0,)):
     "answer, said",
     [
         (sparsely(), "solved"),
-        (sparsely(timeout=None), "epoch 4 (of 0 to 4): its ValidationTaskConfig has no timeout_s"),
-        (sparsely(mode=CheckpointUploadMode.SYNC), "epoch 0 (of 0 to 4): report waits for the upload"),
+        (sparsely(timeout=None), "epoch 7 of 7: its ValidationTaskConfig has no timeout_s"),
+        (sparsely(mode=CheckpointUploadMode.SYNC), "epoch 1 of 7: report waits for the upload"),
         (sparsely(ranks=(0, 1)), "both ranks attach a checkpoint"),
         (sparsely(asks=(0, 1)), "only rank 0 asks"),
     ],
 )
 def test_what_a_rank_reports(answer, said, untrained, monkeypatch):
     """Without the engine: rank 1 calls the loop, then rank 0."""
-    committed = reported(*FIVE) + reported(*THREE)
+    committed = reported(*SEVEN, first=1) + reported(*THREE, first=1)
 
     def report(metrics, checkpoint=None, validation=False, **options):
         if validation and not checkpoint:
@@ -141,7 +143,8 @@ def gone_too_early(model, epoch):
         return ray.train.Checkpoint.from_directory(folder)
 
 
-DEALT = 'prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"]))'
+DEALT = 'prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"], shuffle=True))'
+SET_EPOCH = "        loader.sampler.set_epoch(epoch)\n"
 TRAINED = """        for x, y in loader:
             loss = cross_entropy(model(x), y)
             optimizer.zero_grad()
@@ -151,11 +154,16 @@ TRAINED = """        for x, y in loader:
 CHANGED = {
     "06-2": [
         ({}, "solved"),
-        ({'config["batch_size"]))': 'config["batch_size"], shuffle=True))'}, "solved"),
+        ({SET_EPOCH: ""}, "call loader.sampler.set_epoch(epoch)"),
+        ({", shuffle=True": "", SET_EPOCH: ""}, "solved"),
+        ({"elif epoch % 3 == 0": "elif epoch == 3"}, "epoch 6 of 7 was not validated"),
         ({TRAINED: ""}, 'no row of config["train"] was read'),
         ({'DataLoader(config["train"]': "DataLoader(train"}, 'no row of config["train"] was read'),
         ({'prepare_model(config["make_model"]())': 'config["make_model"]()'}, "rank 0 trained alone"),
-        ({DEALT: DEALT.removeprefix("prepare_data_loader")}, "both workers train on the same rows"),
+        (
+            {DEALT: DEALT.removeprefix("prepare_data_loader"), SET_EPOCH: ""},
+            "both workers train on the same rows",
+        ),
         ({'config["batch_size"]': "16"}, "a step uses 16 rows of each worker"),
         ({"checkpoint_of": "gone_too_early"}, "gone before its upload had ended"),
     ],
@@ -180,6 +188,7 @@ READ = [list(range(0, 128, 2)) * 3, list(range(1, 128, 2)) * 3]  # in three epoc
         ([READ[0], READ[0]], "on the same rows"),
         ([READ[0][:-32], READ[1][:-32]], "the workers read 106 rows"),
         ([list(range(0, 60)) * 3, list(range(60, 120)) * 3], "the workers read 120 rows"),
+        ([list(range(126, -1, -2)) * 3, READ[1]], "two epochs have the same order"),
     ],
 )
 def test_rows_are_dealt_to_the_workers(read, said):
@@ -199,11 +208,16 @@ def test_weights_that_the_rows_do_not_lead_to():
             lesson_06._trained(wrong, READ)
 
 
-RESULT = SimpleNamespace(checkpoint=None, metrics={"val_accuracy": 0.9})
+RESULT = SimpleNamespace(best_checkpoints=[(None, {"val_accuracy": 0.7}), (None, {"val_accuracy": 0.9})])
 
 
-def twice(found):
-    return Runs(found, found)
+def finds(best, worst, active=(False,)):
+    """An answer that finds this on the best checkpoint, and this on the worst."""
+    return Runs((best, active), (worst, active))
+
+
+def accuracies(best, worst, **options):
+    return finds({"val_accuracy": best}, {"val_accuracy": worst}, **options)
 
 
 def best_of(found):
@@ -240,13 +254,16 @@ SAID = {
         (inside, lambda n, t, v: n * max(t, v) + v, "the first validation waits for one epoch"),
     ],
     "06-3": [
-        (twice({"val_accuracy": 0.9}), RESULT, "solved"),
-        (Runs({"val_accuracy": 0.9}, {"val_accuracy": 0.8}), RESULT, "dropout is still active"),
-        (twice({"val_accuracy": 90.0}), RESULT, "from 0 to 1"),
-        (twice({"val_accuracy": 0.8}), RESULT, "too low: is dropout still active?"),
-        (twice({"val_accuracy": 0.95}), RESULT, "too high: does it use all validation rows?"),
-        (twice({"val_accuracy": np.float32(0.9)}), RESULT, "a plain float is expected"),
-        (twice({"accuracy": 0.9}), RESULT, '{"val_accuracy": …} is expected'),
+        (accuracies(0.9, 0.7), RESULT, "solved"),
+        (accuracies(0.9, 0.7, active=(True,)), RESULT, "dropout is still active"),
+        (accuracies(0.9, 0.7, active=()), RESULT, "has no dropout layer any more"),
+        (accuracies(0.9, 0.9), RESULT, "the same for two checkpoints"),
+        (accuracies(90.0, 70.0), RESULT, "from 0 to 1"),
+        (accuracies(0.1, 0.2), RESULT, "too low: are the checkpoint's weights loaded"),
+        (accuracies(0.95, 0.75), RESULT, "too high: does it use all validation rows?"),
+        (accuracies(np.float32(0.9), 0.7), RESULT, "a plain float is expected"),
+        (finds({"accuracy": 0.9}, {}), RESULT, '{"val_accuracy": …} is expected'),
+        (accuracies(0.9, 0.7), SimpleNamespace(best_checkpoints=[]), "no validated checkpoint"),
     ],
     "06-4": [
         (best_of, "solved"),
@@ -258,4 +275,60 @@ SAID = {
     ],
 }
 
-test_what_a_check_says = verdicts(SAID, lesson_06, "in_a_task", replaced)
+test_what_a_check_says = verdicts(SAID, lesson_06, "_validated", replaced)
+
+
+def make_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+
+
+def validation_rows():
+    numbers = torch.Generator().manual_seed(1)
+    labels = torch.arange(500) % 10
+    return torch.rand(500, 1, 28, 28, generator=numbers) + labels.view(-1, 1, 1, 1) / 10, labels
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A result with the checkpoints of a model before and after its training."""
+    model, (x, y), entries = make_model(), validation_rows(), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(2):
+        folder = tmp_path_factory.mktemp("checkpoint")
+        torch.save({"model": model.state_dict()}, f"{folder}/state.pt")
+        right = (model(x).argmax(dim=1) == y).float().mean().item()
+        entries.append((ray.train.Checkpoint.from_directory(folder), {"val_accuracy": right}))
+        for _ in range(100):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return SimpleNamespace(best_checkpoints=entries)
+
+
+DROPOUT = "torch.nn.Sequential(torch.nn.Dropout(0.5), net).eval()"
+VALIDATORS = [
+    ({}, "solved"),
+    ({".eval()": ""}, "dropout is still active"),
+    ({DROPOUT: "net.eval()"}, "has no dropout layer any more"),
+    ({"net.load_state_dict": "dict"}, "are the checkpoint's weights loaded"),
+    (
+        {"(model(x).argmax(dim=1) == y).float().mean().item()": "float(model(x).sum() * 0 + 0.948)"},
+        "the same",
+    ),
+    ({"validation_rows()": "(rows[:100] for rows in validation_rows())"}, "on all rows of this checkpoint"),
+]
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize("change, said", VALIDATORS)
+def test_a_validator_runs_on_two_checkpoints(change, said, trained):
+    given = {"make_model": make_model, "validation_rows": validation_rows, "result": trained}
+    answer, result = solution("06-3", change, **given)
+    assert said in repr(check("06-3", answer, result))
+
+
+def test_what_a_check_has_written_is_removed(lab, home):
+    given = {"checkpoint_of": checkpoint_of, "gone_too_early": gone_too_early}
+    assert check("06-2", *solution("06-2", **given))
+    assert not list(home.glob("check-*"))

@@ -50,6 +50,7 @@ def test_what_is_old_is_shown_and_removed_and_nothing_else(home, capsys):
     for path in mine:
         file(home / path)
     sessions = ["ray/t/session_2026/logs/raylet.out", "spark/spark-1/logs/driver.log", "public/public-1/a"]
+    sessions += ["check-k2/checkpoint_0/state"]
     for path in (*sessions, "runs/own/sweep/state", "objects/rclone/lab/runs/a/checkpoint_0/state"):
         file(home / path)
     # Nothing but a run's own folder is taken for its checkpoints.
@@ -64,8 +65,8 @@ def test_what_is_old_is_shown_and_removed_and_nothing_else(home, capsys):
     assert clean() == 0
     assert files(home) == set(mine) and outside.exists()
     shown = capsys.readouterr().out.splitlines()
-    assert f"8 folders in {home}/runs/03-torch" in shown and shown[-1] == "removed 13 of 13"
-    assert shown[-2].startswith("13 folders with ")
+    assert f"8 folders in {home}/runs/03-torch" in shown and shown[-1] == "removed 14 of 14"
+    assert shown[-2].startswith("14 folders with ")
 
 
 def test_what_runs_or_is_marked_stays_with_its_checkpoints(home):

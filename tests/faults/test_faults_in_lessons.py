@@ -1,0 +1,71 @@
+"""Cells of lessons that make a fault: one that is refused or missed shows why, and raises nothing."""
+
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+import build
+import lesson
+from labkit import faults
+from labkit.errors import LabError
+
+LESSONS = {lesson.number(path): path for path in build.sources()}
+CELLS = [
+    cell.source
+    for path in LESSONS.values()
+    for cell in lesson.read(path)
+    if cell.kind == "code" and not cell.is_claim and "fault.wait()" in cell.source
+]
+
+
+def refused():
+    def act(panel):
+        raise LabError("drain node-2", "the lab has started no such node", "lab.add_node(cpus=2)")
+        yield
+
+    return faults.Fault("drain node-2", act).now()
+
+
+def missed():
+    """A fault for step 17 of a run that ended before."""
+    panel = SimpleNamespace(run_id="later", state=SimpleNamespace(over=True, workers=MagicMock(leader=None)))
+    fault = faults.Fault("kill rank 1", MagicMock())
+    fault._panel = panel
+    fault._reached = lambda moment: False
+    fault._run((0, 17))
+    return fault
+
+
+@pytest.mark.parametrize(
+    "make, reason", [(refused, "the lab has started no such node"), (missed, "ended before")]
+)
+@pytest.mark.parametrize("source", CELLS)
+def test_a_fault_that_was_not_made_shows_why(source, make, reason, monkeypatch):
+    for name in ("RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S", "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"):
+        monkeypatch.setenv(name, "")  # the cells set these, and they are put back after the test
+    fault, revealed = make(), []
+    result = SimpleNamespace(return_value={"first": 0}, best_checkpoints=[])
+    trainer = MagicMock(fit=lambda: result)
+    injector = MagicMock()
+    for name in ("kill_rank", "freeze_rank", "drain_node"):
+        getattr(injector, name).return_value.at.return_value = fault
+    space = {
+        "TrainPanel": MagicMock(),
+        "faults": injector,
+        "panel": MagicMock(settings=faults.Fault("settings", MagicMock())),
+        "make_trainer": lambda *args, **options: trainer,
+        "every_10_steps": None,
+        "no_checkpoints": None,
+        "on_notice": None,
+        "difference": lambda result: 0.0,
+        "reveal": lambda *args: revealed.append(args),
+    }
+    source = source.replace("replace(panel.settings, hang_after=1)", "None")
+    exec(compile(source, "cell", "exec"), space)
+    assert not revealed
+    assert reason in repr(fault) and source.rstrip().endswith("\nfault")
+
+
+def test_lesson_08_has_three_such_cells():
+    assert len(CELLS) >= 3
