@@ -12,6 +12,7 @@ the errors that Spark wraps into each other: a rank's, torchrun's, a task's, a j
 """
 
 import contextlib
+import difflib
 import logging
 import os
 import re
@@ -49,7 +50,20 @@ _PYTHON = re.compile(rf"{re.escape(_TRACEBACK)}.*?^(\w[\w.]*(?:Error|Exception)\
 _SPARK = re.compile(r"\[[A-Z_.\d-]{6,}\]:? .+")
 _ROOT = re.compile(r"Root Cause.*?rank\s*: (\d+)", re.DOTALL)
 _KILLED = re.compile(r"rank\s*: (\d+) .*?\n\s*exitcode\s*: -(\d+)")
+_WHY = re.compile(r"can't open file|No module named|^\w[\w.]*(Error|Exception)\b")  # a line that says why
+_NOT_SEEN = (
+    "Neither a step nor a report was seen: the panel follows the function in its own process, and not what "
+    "the function starts in others. Train in the function, or return a dict of its metrics"
+)
+_NOT_SEEN_FILE = "A file isn't followed step by step: what it prints is below"
 _SEE = "the panel above shows where; the files that it lists have the complete output"
+_FIXES_OF_FILES = {  # the same, where `run` got a file
+    r"can't open file '([^']+)'": "distributor.run() with a path that exists on each machine of the ranks",
+    r"No module named '?([\w.]+)": (
+        "install {0} on each machine of the ranks, or export PYTHONPATH=… with the folder that has it "
+        "before Spark starts"
+    ),
+}
 _FIXES = {  # pattern: fix; `{0}` is the pattern's group
     r"CONTEXT_ONLY_VALID_ON_DRIVER|cannot pickle '?[\w.]+'? object|Could not serialize object": (
         "create inside the function what cannot be pickled, such as a lock. Spark's session exists in this "
@@ -144,9 +158,12 @@ class SparkPanel(Panel):
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         if error is None and self._output is not None and self._output.torchrun_failed:
-            error = _TorchrunFailed("torchrun ended with an error")
+            error = _TorchrunFailed(_last_error(self._output.text()))
         if error is not None:
             _cancel()
+        elif self.state.status == "running" and not (self.state.first_step_at or self.state.history):
+            with self.update() as state:
+                state.note = _NOT_SEEN_FILE if self._runs_file else _NOT_SEEN
         return error
 
     def keep_failure(self, error: BaseException) -> None:
@@ -159,18 +176,23 @@ class SparkPanel(Panel):
             self.state.failures.clear()
             self.state.fail(_shortened(found[1]), found[0])
         elif not self.state.failures:
-            self.state.fail(f"{type(error).__name__}: {summary(str(error))}", None)
+            text = summary(str(error))
+            self.state.fail(
+                text if isinstance(error, _TorchrunFailed) else f"{type(error).__name__}: {text}", None
+            )
 
     def translate(self, error: BaseException) -> BaseException | None:
         if isinstance(error, LabError) or not _of_spark(error):
             return None  # it was raised by the reader's own code
         failure = self.state.failures[-1]
-        fact = failure.message if self._ranks_report else f"no rank was started: {failure.message}"
+        started = self._ranks_report or self._runs_file
+        fact = failure.message if started else f"no rank was started: {failure.message}"
         if failure.rank is not None:
             how = f"was {failure.text}" if failure.text.startswith("killed") else f"raised {failure.message}"
             fact = f"rank {failure.rank} {how}"
         text = f"{failure.text}\n{error}\n{self._output.text()}"
-        known = ((re.search(pattern, text), fix) for pattern, fix in _FIXES.items())
+        fixes = _FIXES_OF_FILES if self._runs_file else _FIXES
+        known = ((re.search(pattern, text), fix) for pattern, fix in fixes.items())
         fix = next((fix.format(*found.groups()) for found, fix in known if found), _SEE)
         return RunFailed(f"finish the run {self.state.name!r}", fact, fix)
 
@@ -188,6 +210,7 @@ class SparkPanel(Panel):
         """
 
         def launch(what: Any, *args: Any, **kwargs: Any) -> Any:
+            what = self._program(what)
             self._runs_file = not callable(what)
             with self._output.captured():
                 return run(TrackedFunction(what, self) if callable(what) else what, *args, **kwargs)
@@ -211,6 +234,31 @@ class SparkPanel(Panel):
             return result
 
         return followed
+
+    def _program(self, what: Any) -> Any:
+        """Return what `run` can use: a function, or the text of a path.
+
+        Raises:
+            LabError: it is neither, or the path is of a file that isn't there.
+        """
+        if callable(what) or what == "-m":
+            return what
+        attempt = "run a training on TorchDistributor"
+        if not isinstance(what, (str, os.PathLike)):
+            fact = f"run() got a value of type {type(what).__name__}, not a function or a path"
+            raise LabError(attempt, fact, "pass the function without calling it: distributor.run(train, …)")
+        path = os.fspath(what)
+        if self._distributor.local_mode and not os.path.isfile(path):
+            similar = difflib.get_close_matches(
+                os.path.basename(path), os.listdir(os.path.dirname(path) or ".")
+            )
+            fix = (
+                f"did you mean {similar[0]!r}?"
+                if similar
+                else "pass a path that exists, such as an absolute one"
+            )
+            raise LabError(attempt, f"there is no file {os.path.abspath(path)}", fix)
+        return path
 
     def _begun(self) -> bool:
         """A file has no tracker, only prints; of a function, what mixed tracebacks leave over is no sign."""
@@ -318,6 +366,8 @@ class Output:
                 out, err = (_Split(stream, log, self._line, others) for stream in (sys.stdout, sys.stderr))
                 with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                     yield
+                for stream in (out, err):
+                    stream.end()
         finally:
             logger.setLevel(level)
 
@@ -347,13 +397,32 @@ class _Split:
         if self._log.closed or threading.current_thread() in self._others:
             return self._stream.write(text)
         self._log.write(text)
-        *lines, self._part = (self._part + text).split("\n")
+        *lines, part = (self._part + text).split("\n")
+        self._part = _shown_last(part)  # a progress bar would grow without an end
         for line in lines:
-            self._on_line(line)
+            self._on_line(_shown_last(line))
         return len(text)
+
+    def end(self) -> None:
+        """Pass on the last line, which may have no end."""
+        line, self._part = _shown_last(self._part), ""
+        if line.strip():
+            self._on_line(line)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def _shown_last(line: str) -> str:
+    """Return what a terminal shows of a line in the end: a progress bar overwrites it after each ``\\r``."""
+    line = line.rstrip("\r")
+    return line[line.rfind("\r") + 1 :]
+
+
+def _last_error(text: str) -> str:
+    """Return the line of this output that says why a file failed."""
+    lines = [line for line in text.splitlines() if _WHY.search(line)]
+    return lines[-1].strip()[:300] if lines else "the training file ended with an error"
 
 
 def rank_error(text: str) -> tuple[int, str] | None:

@@ -16,6 +16,7 @@ import pytest
 
 from labkit import spark
 from labkit.errors import LabError, RunFailed, RunStopped
+from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
 from labkit.runs import record as records
 from labkit.spark import panel as spark_panel
@@ -104,6 +105,59 @@ def test_a_file_as_it_is_and_one_that_fails(local, tmp_path):
     (tmp_path / "train.py").write_text("raise ValueError('a bad file')\n")
     with pytest.raises(RunFailed, match="raised ValueError: a bad file"), panel_of("07-bad").watch(local):
         local.run(str(tmp_path / "train.py"))
+
+
+def test_a_path_and_what_it_prints_with_a_progress_bar(local, tmp_path):
+    lines = "import os, sys\nif os.environ['RANK'] == '0':\n"
+    lines += "    for n in range(5): sys.stdout.write(f'\\r{n}/5'); sys.stdout.flush()\n"
+    lines += "    print('\\rdone'); sys.stdout.write('last')\n"
+    (tmp_path / "train.py").write_text(lines)
+    panel = panel_of("07-path")
+    with panel.watch(local):
+        local.run(tmp_path / "train.py")
+    assert list(panel.state.prints) == ["done", "last"]
+    assert panel.state.note.startswith("A file isn't followed step by step")
+
+
+@pytest.mark.parametrize(
+    "program, fact, fix",
+    [
+        (("trian.py",), "there is no file", "did you mean 'train.py'"),
+        (({"loss": 1.0},), "a value of type dict", r"distributor\.run\(train, …\)"),
+        ((None,), "a value of type NoneType", r"distributor\.run\(train, …\)"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_words(program, fact, fix, tmp_path, monkeypatch):
+    class Distributor:
+        num_processes, local_mode = 2, True
+
+        def run(self, *program):
+            raise AssertionError("it was started")
+
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    distributor = Distributor()
+    with pytest.raises(LabError, match=fact) as refused, panel_of("07-refused").watch(distributor):
+        distributor.run(*program)
+    assert re.search(fix, refused.value.fix)
+
+
+def test_a_module_that_cannot_be_run(local):
+    with (
+        pytest.raises(RunFailed, match="No module named 'my_package'") as raised,
+        panel_of("07-m").watch(local),
+    ):
+        local.run("-m", "my_package.train")
+    assert "install my_package on each machine" in raised.value.fix and "cloudpickle" not in raised.value.fix
+    assert "_TorchrunFailed" not in str(raised.value)
+
+
+def test_a_function_in_which_nothing_is_seen(local):
+    panel = panel_of("07-launcher")
+    with panel.watch(local):
+        local.run(lambda: None)
+    assert panel.state.note.startswith("Neither a step nor a report was seen")
 
 
 def test_a_rank_that_raises_after_and_before_the_ranks_met(distributor, lab):
@@ -202,11 +256,12 @@ def test_a_line_of_another_torchrun_in_the_middle_of_a_traceback_makes_no_prints
 
 def test_silence_has_words(local, monkeypatch, capsys):
     monkeypatch.setattr(spark_panel, "_SILENT_SECONDS", 0.5)
-    said, panel = [], panel_of("07-silent")
+    said, drawn, panel = [], [], panel_of("07-silent")
 
     def listen() -> None:
         until(lambda: panel.state.hang)
         said.extend(panel.state.hang)
+        drawn.append(snapshot(panel.state, time.time()).html)
         print("from another thread")
 
     listener = threading.Thread(target=listen, daemon=True)
@@ -217,6 +272,7 @@ def test_silence_has_words(local, monkeypatch, capsys):
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("from another thread\n", "")  # it stays in the notebook
     assert said[0].startswith("no word of a rank") and said[1].endswith("of 2 rank processes run")
+    assert drawn and not re.search(r"\d{3,} h", drawn[0])  # not counted from 1970
 
 
 def test_what_is_no_distributor_and_where_ranks_find_the_panel(monkeypatch):
