@@ -46,7 +46,7 @@ def absolute(path: str) -> str:
     """
     path = os.path.expanduser(path)
     try:
-        return os.path.abspath(path)
+        return str(Path(path).absolute())
     except FileNotFoundError:
         fix = "os.chdir() to a folder that exists, or use an absolute path"
         raise LabError(f"use the path {path!r:.200}", "the current folder has been removed", fix) from None
