@@ -173,6 +173,10 @@ PHRASES = {
         "the operators of an execution",
     ),
     ("data/block.py", "exec_stats"): ("labkit/data.py", "task seconds in the panel's table"),
+    ("exceptions.py", "Original exception:\\n"): (
+        "labkit/tune/trials.py",
+        "the words for an exception that can't be unpickled",
+    ),
     ("tune/execution/tune_controller.py", "did not include the "): (
         "labkit/tune/trials.py",
         "which metrics there are, where the one that is compared is missing",

@@ -42,8 +42,10 @@ def how_it_ended(text: str, pid: int | None = None) -> str:
     detail = _DETAIL.search(text)
     status = _STATUS.search(detail[1]) if detail else None
     if status is not None:
-        words = status[1].strip().removesuffix(".")
-        return f"it exited with status {words}" if words.isdigit() else f"it exited: {words}"
+        number, _, words = status[1].strip().removesuffix(".").partition(". ")
+        if number.isdigit():
+            return f"it exited with status {number}" + (f" ({words})" if words else "")
+        return f"it exited: {status[1].strip().removesuffix('.')}"
     code = exit_code(process_of(text) if pid is None else pid)
     if code is not None:
         return ended_with(code)

@@ -42,6 +42,14 @@ _FIXES = {
     r"'\w+' object has no attribute 'searcher'": (
         "HyperBandForBOHB works with search_alg=TuneBOHB() only; HyperBandScheduler works with all others"
     ),
+    r"running low on memory": (
+        "use smaller batches or fewer processes at a time, or reserve memory for each, {{'memory': BYTES}} "
+        "among its resources: then Ray starts no more of them than fit"
+    ),
+    r"Caught unexpected exception: Failed to deserialize": (
+        "raise RuntimeError(str(error)) from None where it is raised: an exception that can't be unpickled "
+        "ends the whole sweep"
+    ),
     r"(runtime_env\['\w+'\]|Invalid option keyword \S+)": "correct {0}, as the line above says",
 }
 

@@ -210,8 +210,10 @@ class TrainPanel(Panel):
                 return failure.text
         if (ended := self._ended_validation(error)) is not None:
             return ended.text
-        if isinstance(error, ray.exceptions.RayActorError) and ends.is_an_end(str(error)):
-            return f"the controller of the run is gone: {ends.how_it_ended(str(error))}"
+        if _is_of_controller(error) and ends.is_an_end(str(error)):
+            of_run = isinstance(error, ray.train.TrainingFailedError)  # that the controller has reported
+            who = "a process of the run" if of_run else "the controller of the run"
+            return f"{who} is gone: {ends.how_it_ended(str(error))}"
         if isinstance(error, _OF_RAY):  # the workers' tracebacks are in its message alone
             return tracebacks.shorten_text(str(error))
         return super().failure_text(error)
@@ -219,8 +221,7 @@ class TrainPanel(Panel):
     def keep_failure(self, error: BaseException) -> None:
         before = len(self.state.failures)
         super().keep_failure(error)
-        of_controller = isinstance(error, _OF_RAY) and not isinstance(error, ray.train.WorkerGroupError)
-        if of_controller and len(self.state.failures) > before:
+        if _is_of_controller(error) and len(self.state.failures) > before:
             self.state.failures[-1].rank = None
 
     def translate(self, error: BaseException) -> BaseException | None:
@@ -230,17 +231,17 @@ class TrainPanel(Panel):
         of_worker = isinstance(error, ray.train.WorkerGroupError)
         who = f"rank {failure.rank}" if of_worker else "the controller of the run"
         fact = failure.message if failure.message.startswith(who) else f"{who} raised {failure.message}"
-        if ended is not None:
-            fact = ended.text
+        died = _rays_message(error)
+        if ended is not None or (died and not of_worker):
+            fact = failure.message
         for rank in sorted(self.state.empty):
             fact += f"; rank {rank} had no rows: the shard is empty"
-        died = _rays_message(error)
         fixes = [self._fix(error, failure.message)]
         if ended is not None:
             more = _in_its_log(ended.pid)
             fixes = [more, "correct the validation function: it is called for this checkpoint again"]
         elif died:
-            fixes = [_in_its_log(ends.process_of(died))]
+            fixes = [known_fix(died), _in_its_log(ends.process_of(died))]
         if self.state.kept or died:
             again = f"fit() with the same storage and RunConfig(name={self._run_name!r})"
             again += " goes on from the last checkpoint"
@@ -271,7 +272,8 @@ class TrainPanel(Panel):
                 how = ends.how_it_ended(text, pid)
                 return _EndedValidation(f"the validation of {checkpoint.label} ended: {how}", pid)
         # A run has no other tasks than its validations.
-        if self._trainer.validation_config is not None and "executing this task" in text:
+        of_task = "executing this task" in text or ends.LOW_MEMORY in text
+        if self._trainer.validation_config is not None and of_task:
             return _EndedValidation(f"a validation ended: {ends.how_it_ended(text)}", None)
         return None
 
@@ -428,6 +430,10 @@ def _check_room(trainer: Any) -> None:
     if validation is not None:
         options = dict(validation.ray_remote_kwargs)
         capacity.check_task_fits(lab.nodes, options, attempt="run validations", ours=lab.is_ours)
+
+
+def _is_of_controller(error: BaseException) -> bool:
+    return isinstance(error, _OF_RAY) and not isinstance(error, ray.train.WorkerGroupError)
 
 
 def _rays_message(error: BaseException) -> str:

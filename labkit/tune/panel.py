@@ -281,11 +281,14 @@ class SweepPanel(LivePanel):
             self.state.fail(self.failure_text(error))
 
     def failure_text(self, error: BaseException) -> str:
+        if text := trials.unreadable(error):
+            return tracebacks.shorten_text(text)
         of_tune = isinstance(error, tune.TuneError)
         return tracebacks.shorten_text(str(error)) if of_tune else super().failure_text(error)
 
     def translate(self, error: BaseException) -> BaseException | None:
-        if not isinstance(error, (tune.TuneError, ray.exceptions.RayError)):
+        of_ray = isinstance(error, (tune.TuneError, ray.exceptions.RayError)) or trials.unreadable(error)
+        if not of_ray:
             return None
         if (reported := trials.names_without_metric(str(error))) is not None:
             metric = self.state.metric

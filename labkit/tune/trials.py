@@ -46,6 +46,8 @@ _STOPPED = "stopped early"  # in that file: the ids of these trials, which Tune 
 _TRY_HERE = "try the trainable in this process first, on one configuration"
 _TRY_APART = "try the trainable in a Python of its own, on one configuration: it ends that, too"
 _REMOVED_AT_ONCE = 16  # placement groups; on a small cluster Tune has fewer requests at a time
+# In front of the text of a trial's exception that could not be unpickled.
+_UNREADABLE = "Original exception:\n"
 # Between the exceptions of a chain, in Python's words.
 _CHAIN = re.compile(
     "\n\n(?:During handling of the above exception, another exception occurred"
@@ -420,6 +422,17 @@ def names_without_metric(message: str) -> list[str] | None:
     return metrics_in(re.findall(r"'([^']+)':", message.rpartition("Result: ")[2]))
 
 
+def unreadable(error: BaseException) -> str:
+    """Return the traceback of a trial's exception that can't be unpickled, which ends the loop of Tune.
+
+    "" for all others. It belongs to a group of exceptions: Tune copies others, and notices it then.
+    """
+    text = str(error)
+    if not isinstance(error, RuntimeError) or _UNREADABLE not in text:
+        return ""
+    return re.sub(r"(?m)^ *[|+] ?", "", text.partition(_UNREADABLE)[2])
+
+
 @dataclass(frozen=True)
 class TrialFailure:
     """Why a trial failed.
@@ -442,7 +455,8 @@ def why_failed(trial: Any) -> TrialFailure:
     text = text.rpartition("Failure #")[2].partition("\n")[2].strip()
     if ends.is_an_end(text):
         log = ends.log_of(ends.process_of(text))
-        fix = f"the last lines of {log} say more; {_TRY_APART}" if log else _TRY_APART
+        more = f"the last lines of {log} say more" if log else ""
+        fix = known_fix(text) or "; ".join(filter(None, (more, _TRY_APART)))
         return TrialFailure(f"its process is gone: {ends.how_it_ended(text)}", fix)
     # Tune copies an exception; that raises another one where its __init__ needs more than a message.
     chain = _CHAIN.split(text)

@@ -64,6 +64,12 @@ def test_the_fork_server_knows_a_status(codes, code, words):
             "it exited: there is no data set called films",
         ),
         (died("Worker exits unexpectedly. Worker exits with an exit code 4."), "it exited with status 4"),
+        (
+            died(
+                "Worker exits unexpectedly. Worker exits with an exit code 1. The process receives a SIGTERM."
+            ),
+            "it exited with status 1 (The process receives a SIGTERM)",
+        ),
         (died(CLOSED), "it may have crashed or been killed, and Ray doesn't know which"),
         (
             "2 worker(s) were killed due to the node running low on memory. Memory on the node …",

@@ -30,6 +30,8 @@ from labkit.errors import LabError
         ("'BasicVariantGenerator' object has no attribute 'searcher'", "search_alg=TuneBOHB()"),
         ("runtime_env['pip'] must be of type str", "correct runtime_env['pip']"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/data/films.csv'", None),
+        ("1 worker(s) were killed due to the node running low on memory. …", "{'memory': BYTES}"),
+        ("Caught unexpected exception: Failed to deserialize exception. …", "raise RuntimeError(str(error))"),
         ("ValueError: the loss is not a number", None),
     ],
 )

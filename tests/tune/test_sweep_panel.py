@@ -262,6 +262,17 @@ class DataMissing(Exception):
         super().__init__(f"table {table} has no row {row}")
 
 
+def raises_a_group(config):
+    raise ExceptionGroup("two files", [DataMissing("films", 2), ValueError("x")])
+
+
+def test_an_exception_that_ends_the_whole_sweep_keeps_its_message(sweep):
+    with pytest.raises(RunFailed) as failed:
+        sweep(raises_a_group, {"x": tune.grid_search([1, 2])})
+    assert "DataMissing: table films has no row 2" in failed.value.fact + sweep.panel.state.failures[-1].text
+    assert "raise RuntimeError(str(error)) from None" in failed.value.fix
+
+
 class EndsInSetup(tune.Trainable):
     def setup(self, config):
         ends_by_itself(config)
