@@ -245,6 +245,7 @@ with panel.watch(trainer):
 
 # %% tags=["claim"]
 import numpy
+import ray.train
 
 
 def reports_numpy(config):
