@@ -1,4 +1,4 @@
-"""Copies datasets/ into the wheel, as labkit/datasets/files. Everything else is in pyproject.toml.
+"""Copies datasets/ into the wheel, as course/datasets/files. Everything else is in pyproject.toml.
 
 A mapping in pyproject.toml would do the same, but fails in an editable install.
 """

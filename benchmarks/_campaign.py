@@ -35,11 +35,12 @@ import psutil
 import ray
 
 from benchmarks import _campaign_runs as runs
-from labkit import cluster, faults, storage
+from course import faults
+from labkit.local import cluster, storage
 from labkit.errors import LabError
-from labkit.models import KERAS_2
+from course.models import KERAS_2
 from labkit.settings import Settings
-from labkit.system import family
+from labkit.local import family
 
 _TRAIN = ("kill rank", "freeze rank", "slow rank", "freeze store", "kill controller")
 _ANY = ("freeze node", "kill node", "drain node", "kill kernel")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from ray import cloudpickle
 
-from labkit.models import KERAS_2
+from course.models import KERAS_2
 from labkit.storage import Store
 
 # Workers cannot import this module, so what is in it goes to them by value.
@@ -107,7 +107,7 @@ def _torch_epochs(config: dict, rank: int, first: int, weights: np.ndarray) -> I
 def _keras_epochs(config: dict, rank: int, first: int, weights: np.ndarray) -> Iterator:
     import tensorflow as tf
 
-    from labkit.models.keras import PanelCallback
+    from labkit.keras import PanelCallback
 
     with tf.distribute.MultiWorkerMirroredStrategy().scope():
         model = tf.keras.Sequential([tf.keras.layers.Dense(1, use_bias=False, input_shape=(WIDTH,))])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.datasets import Dataset
+from course.datasets import Dataset
 
 SPLITS = ("train", "test")  # sets of one seed that have nothing in common
 _SIDE = 28  # pixels

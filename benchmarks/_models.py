@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from labkit.models.torch import seeded
+from course.models.torch import seeded
 
 
 def mlp(hidden: Sequence[int] = (128, 64), *, seed: int = 0) -> nn.Module:

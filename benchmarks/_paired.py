@@ -20,7 +20,8 @@ import psutil
 
 from labkit.machine import installed_versions, this_host
 from labkit.runs.record import RunRecord
-from labkit.system import family, process_info
+from labkit import process_info
+from labkit.local import family
 
 __all__ = ["Found", "Memory", "measure", "parser", "rounds"]
 

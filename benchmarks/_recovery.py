@@ -21,7 +21,8 @@ import numpy as np
 from ray import cloudpickle
 
 from benchmarks._campaign import again
-from labkit import cluster, faults
+from course import faults
+from labkit.local import cluster
 from labkit.settings import Settings
 
 # Workers cannot import this module, so what is in it goes to them by value.

@@ -26,7 +26,8 @@ import pyarrow.parquet
 from benchmarks._digits import rendered
 from benchmarks._paired import Found, parser
 from benchmarks._paired import measure as paired
-from labkit import cluster, runs, storage
+from labkit import runs
+from labkit.local import cluster, storage
 from labkit.settings import Settings
 
 WAYS = ("none", "inline", "task")
@@ -38,8 +39,8 @@ def validate(checkpoint: Any, *, path: str, filesystem: Any) -> dict[str, float]
     import torch
 
     from benchmarks._models import to_input
-    from labkit.datasets import read_rows
-    from labkit.models.torch import cnn
+    from course.datasets import read_rows
+    from course.models.torch import cnn
 
     model = cnn(seed=0).eval()
     with checkpoint.as_directory() as folder:
@@ -60,7 +61,7 @@ def train_loop(config: dict[str, Any]) -> list[float]:
     from torch.utils.data import DataLoader, TensorDataset
 
     from benchmarks._models import to_input, train_epoch
-    from labkit.models.torch import cnn
+    from course.models.torch import cnn
 
     data, way, epochs = config["data"], config["way"], config["epochs"]
     model = cnn(seed=0)

@@ -36,7 +36,7 @@ print("seen", json.dumps({{
 {stop}
 """
 _LAB = _MEASURED.format(
-    imports="from labkit import cluster",
+    imports="from labkit.local import cluster",
     start="lab = cluster.start()",
     node="lab.add_node(cpus=1)",
     stop="lab.stop()",

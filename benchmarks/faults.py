@@ -11,7 +11,7 @@ writes its checkpoints. It has gone well if
 
 The last line is ``faults: ratio=…``, the part of the kills that did not go well.
 
-Instead of that: ``--campaign N`` makes N runs with any fault of `labkit.faults`; ``--arms N`` counts the
+Instead of that: ``--campaign N`` makes N runs with any fault of `course.faults`; ``--arms N`` counts the
 steps that a preemption costs, for three ways of saving and N seeds.
 """
 
@@ -31,10 +31,11 @@ from typing import Any
 
 from benchmarks import _campaign, _recovery
 from benchmarks._paired import Found, parser
-from labkit import cluster, datasets, storage
+from course import datasets
+from labkit.local import cluster, storage
 from labkit.errors import LabError
 from labkit.settings import Settings
-from labkit.system import family
+from labkit.local import family
 
 _EPOCHS = 4  # that are still to be trained when a training goes on
 _CHECKPOINT = 12 << 20  # bytes: it goes in two parts, and takes long enough to be hit
@@ -248,7 +249,7 @@ def main() -> None:
     options = parser(__doc__, repeat=20)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--only", choices=_KINDS)
-    options.add_argument("--campaign", type=int, metavar="N", help="N runs with any fault of labkit.faults")
+    options.add_argument("--campaign", type=int, metavar="N", help="N runs with any fault of course.faults")
     options.add_argument("--first", type=int, metavar="K", help="the first of them (default 0)", default=0)
     options.add_argument("--arms", type=int, metavar="N", help="steps lost in three arms, N seeds")
     options = options.parse_args()

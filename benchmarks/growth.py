@@ -27,7 +27,7 @@ import psutil
 
 from benchmarks import _throughput, torch_throughput, tune_sweep
 from benchmarks._paired import Found, Memory, parser
-from labkit import cluster
+from labkit.local import cluster
 from labkit.settings import Settings
 
 _EPOCHS = 4  # of each run; the first is not counted

@@ -37,13 +37,13 @@ import psutil
 
 from benchmarks._campaign import _KEPT, _RAYS_OWN, Broken
 from benchmarks._paired import Found, parser
-from labkit.system import supervision
+from labkit.local import supervision
 
 _ROOT = Path(__file__).parents[1]
 _WITHIN = 5.0  # seconds from an interrupt to the end of the call
 _SENT = 0.05  # seconds that an interrupt takes to arrive in a kernel: a call may end meanwhile
 _SETTLED = 10.0  # seconds from there until Ray has ended what was used
-_CLIENT = "labkit/cluster/forkserver/client.py"  # as what Ray started its workers, which are forked
+_CLIENT = "labkit/local/forkserver/client.py"  # as what Ray started its workers, which are forked
 _PATIENT = 300.0  # seconds for what isn't interrupted, on a busy machine
 _HUNG = 60.0  # seconds after which a call that doesn't end is given up
 _UGLY = re.compile(r"Traceback|Exception ignored|KeyboardInterrupt|SystemExit|\w+Error\b")

@@ -27,7 +27,7 @@ import psutil
 
 from benchmarks._paired import Found, Memory, parser
 from labkit.runs import record as records
-from labkit.system import supervision
+from labkit.local import supervision
 
 LIMIT = 12 * 60
 ROOT = Path(__file__).parents[1]

@@ -20,7 +20,8 @@ import tempfile
 import time
 
 from benchmarks._paired import Found, parser
-from labkit import cluster, datasets
+from course import datasets
+from labkit.local import cluster
 from labkit.settings import Settings
 
 
@@ -31,8 +32,8 @@ def train_loop(config):
     from torch.utils.data import DataLoader, TensorDataset
 
     from benchmarks._models import mlp, to_input
-    from labkit.models.torch import cnn
-    from labkit.panel.tracking.hooks import current, following
+    from course.models.torch import cnn
+    from labkit.worker.hooks import current, following
 
     current().leave()  # stretches are followed by hooks of their own
     data, tracker = config["data"], config["panel"]

@@ -50,7 +50,7 @@ for number in range(runs):
 _LAB = """
 import time
 began = time.time()
-from labkit import cluster
+from labkit.local import cluster
 lab = cluster.start()
 print("cluster", time.time() - began)
 {fits}

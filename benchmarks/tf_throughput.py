@@ -29,9 +29,9 @@ from typing import Any
 
 from benchmarks import _throughput
 from benchmarks._paired import Found
-from labkit import cluster
+from labkit.local import cluster
 from labkit.machine import free_port
-from labkit.models import KERAS_2
+from course.models import KERAS_2
 from labkit.settings import Settings
 
 
@@ -70,7 +70,7 @@ def in_memory(folder: str) -> Any:
     """All rows, in global batches; of each TensorFlow gives every worker its part."""
     import tensorflow as tf
 
-    from labkit.datasets import read_rows
+    from course.datasets import read_rows
 
     rows = tf.data.Dataset.from_tensor_slices(read_rows(folder))
     batches = rows.batch(_throughput.GLOBAL_BATCH)

@@ -32,7 +32,7 @@ from typing import Any
 
 from benchmarks import _throughput
 from benchmarks._paired import Found
-from labkit import cluster
+from labkit.local import cluster
 from labkit.settings import Settings
 
 _PIECE = 8192  # rows in a large piece
@@ -61,7 +61,7 @@ def tensors(folder: str) -> tuple[Any, Any]:
     """All rows as (uint8 [n, 28, 28], int64 [n])."""
     import torch
 
-    from labkit.datasets import read_rows
+    from course.datasets import read_rows
 
     images, labels = read_rows(folder)
     return torch.from_numpy(images), torch.from_numpy(labels)

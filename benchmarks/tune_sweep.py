@@ -28,7 +28,8 @@ from pathlib import Path
 
 from benchmarks import _stock
 from benchmarks._paired import Found, measure, parser
-from labkit import cluster, datasets
+from course import datasets
+from labkit.local import cluster
 from labkit.settings import Settings
 
 

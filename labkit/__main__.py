@@ -13,8 +13,9 @@ from labkit.display.formatting import plural, size
 from labkit.errors import LabError
 from labkit.runs.cleaning import old_folders
 from labkit.settings import Settings
-from labkit.system import doctor, family, supervision
-from labkit.system.diagnosis import Diagnosis
+from labkit.local import family, supervision
+from labkit.local.doctor import doctor
+from labkit.local.doctor import Diagnosis
 
 
 def main(arguments: list[str] | None = None) -> int:

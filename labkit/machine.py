@@ -1,6 +1,6 @@
 """What this machine has: cores, memory, GPUs, rclone, free ports, installed packages.
 
-Only facts, each found in milliseconds; `labkit.system.diagnosis` judges them. Inside a container its limits
+Only facts, each found in milliseconds; `labkit.local.doctor` judges them. Inside a container its limits
 count, not the size of the machine.
 """
 

@@ -18,7 +18,7 @@
 # The **doctor** checks versions, memory, disk space and the object store. Each line is marked `[OK]`, or `[FIX]` with the command that fixes it.
 
 # %%
-from labkit.system import doctor
+from labkit.local.doctor import doctor
 
 doctor()
 
@@ -27,7 +27,7 @@ doctor()
 # First, start a **cluster**: one or more machines on which Ray runs work for you. This one has a single machine, yours.
 
 # %%
-from labkit import cluster
+from labkit.local import cluster
 
 lab = cluster.start()
 lab
@@ -37,7 +37,7 @@ lab
 
 # %%
 import torch
-from labkit import datasets
+from course import datasets
 from torch.utils.data import DataLoader, TensorDataset
 
 digits = datasets.load(split="train")
@@ -87,7 +87,7 @@ def train_loop(config):
 # **Predict.** Each worker uses 32 rows per step. How many rows does one update of the model use?
 
 # %%
-from labkit.exercises import check, hint, predict, predictions, progress_table, reveal
+from course.exercises import check, hint, predict, predictions, progress_table, reveal
 
 predict("00-a", ...)  # replace the ... by a number
 

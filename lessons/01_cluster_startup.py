@@ -51,7 +51,7 @@ ray.shutdown()
 # You only have one machine, so the lab runs these commands for you, as many times as you want nodes, and connects this notebook:
 
 # %%
-from labkit import cluster
+from labkit.local import cluster
 
 lab = cluster.start(cpus_per_node=3)
 lab
@@ -131,7 +131,7 @@ def nap(seconds):
 # **Predict.** The node has three CPUs, and you submit six naps of one second each at once. How many seconds will pass between the first begin and the last end?
 
 # %%
-from labkit.exercises import check, hint, predict, reveal
+from course.exercises import check, hint, predict, reveal
 
 predict("01-a", ...)  # seconds
 
@@ -325,7 +325,7 @@ check("01-2", Rows)
 # If a hundred tasks need the same images, you don't want to send them a hundred times. Large values go through the **object store**: memory that all processes of a node share. `ray.put` stores a value there once, and you pass its reference to as many tasks as you like.
 
 # %%
-from labkit import datasets
+from course import datasets
 
 images_ref = ray.put(datasets.load().images)
 images = ray.get(images_ref)

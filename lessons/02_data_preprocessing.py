@@ -24,7 +24,8 @@
 import io
 
 import PIL.Image
-from labkit import cluster, datasets, storage
+from course import datasets
+from labkit.local import cluster, storage
 
 lab = cluster.start()
 store = storage.start()
@@ -116,7 +117,7 @@ for files, name in ((no_keys, "open-data/digits.parquet"), (S3FileSystem(endpoin
 # **Predict.** What is in the pickled `s3`?
 
 # %%
-from labkit.exercises import check, hint, predict, reveal, solved
+from course.exercises import check, hint, predict, reveal, solved
 
 predict("02-h", ..., choices=["only the address", "the address and the keys"])
 

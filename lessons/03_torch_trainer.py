@@ -13,7 +13,8 @@
 # ([Goyal et al.](https://arxiv.org/abs/1706.02677)). They used the method of this lesson: averaged gradients. Here, two processes on your machine stand in for 256 GPUs.
 
 # %%
-from labkit import cluster, datasets
+from course import datasets
+from labkit.local import cluster
 
 lab = cluster.start()
 
@@ -106,7 +107,7 @@ sorted(alone.return_value)
 # **Predict.** What **speed-up** do you expect from two workers, that is, the time of one process divided by the time of two workers? Below 1, two workers are slower. Count the whole run, start-up included.
 
 # %%
-from labkit.exercises import check, hint, predict, reveal
+from course.exercises import check, hint, predict, reveal
 
 predict("03-a", ...)
 
@@ -357,7 +358,7 @@ assert seconds["start"] > seconds["data"] + seconds["training"]
 # %%
 import tempfile
 
-from labkit.models.torch import cnn
+from course.models.torch import cnn
 
 
 def train_blanks(config):

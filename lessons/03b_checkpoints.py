@@ -17,7 +17,8 @@
 # A restarted worker may run on another machine, so a checkpoint on a local disk may be out of reach. An **object store** such as S3 can be reached from everywhere. This cell starts a small one on your machine:
 
 # %%
-from labkit import cluster, datasets, storage
+from course import datasets
+from labkit.local import cluster, storage
 
 lab = cluster.start()
 store = storage.start()
@@ -90,7 +91,7 @@ torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "e
 # **Predict.** One run loads only the weights, the other the optimizer, too. Which ends with the same weights as the uninterrupted run?
 
 # %%
-from labkit.exercises import check, hint, predict, reveal
+from course.exercises import check, hint, predict, reveal
 
 predict(
     "03b-a",
@@ -414,7 +415,7 @@ check("03-2", train_together)
 # %%
 import time
 
-from labkit import faults
+from course import faults
 
 
 class SlowRows(TensorDataset):

@@ -24,7 +24,8 @@ os.environ.update(KERAS_2)  # the others: fewer log lines; no oneDNN kernels, wh
 
 # %%
 import tensorflow as tf
-from labkit import cluster, datasets
+from course import datasets
+from labkit.local import cluster
 
 lab = cluster.start(preload="tensorflow")
 
@@ -95,7 +96,7 @@ def train_loop(config):
 # **Predict.** The 1,408 rows are cut into batches of 128, and there are two workers. How many rows does *each worker* use in one step?
 
 # %%
-from labkit.exercises import check, hint, predict, reveal
+from course.exercises import check, hint, predict, reveal
 
 predict("04-a", ...)  # a number
 
@@ -121,7 +122,7 @@ assert result.return_value == 8 * 11  # 1408 / 128: a step uses 128 rows of both
 # **`batch_size` has the opposite meaning of lesson 03.** There it was the batch of one worker; here it's the *global* batch, and TensorFlow divides it. Nothing complains if you mix them up.
 
 # %% [markdown]
-# That was a distributed Keras run. Each worker needs the environment variables, too, because it's a different process and perhaps on a different machine: that is what `worker_runtime_env` is for. Ray also set the variable `TF_CONFIG`, the list of all workers and this worker's index, which you would otherwise write by hand on each machine. (Keras makes the steps inside `fit`, where the panel doesn't see them; it follows the workers and what they report. If your epochs take minutes, add `labkit.models.keras.PanelCallback` to the callbacks, and the panel counts the steps, too.)
+# That was a distributed Keras run. Each worker needs the environment variables, too, because it's a different process and perhaps on a different machine: that is what `worker_runtime_env` is for. Ray also set the variable `TF_CONFIG`, the list of all workers and this worker's index, which you would otherwise write by hand on each machine. (Keras makes the steps inside `fit`, where the panel doesn't see them; it follows the workers and what they report. If your epochs take minutes, add `labkit.keras.PanelCallback` to the callbacks, and the panel counts the steps, too.)
 #
 # ## What happens in a step
 # **1 · `MultiWorkerMirroredStrategy`** connects the workers. Each of them has a **replica**, a copy of the whole model, and in each step the strategy adds up the gradients of all replicas and updates all copies alike.

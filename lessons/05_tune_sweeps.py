@@ -15,7 +15,8 @@
 # the bad configurations early, it's perhaps one. Such a search is called a **sweep**, each configuration that it tries is a **trial**, and Ray's library for it is Tune.
 
 # %%
-from labkit import cluster, datasets
+from course import datasets
+from labkit.local import cluster
 from labkit.settings import Settings
 
 lab = cluster.start()
@@ -56,7 +57,7 @@ space = {
 # **Predict.** How many trials will the next cell run?
 
 # %%
-from labkit.exercises import check, hint, predict, reveal
+from course.exercises import check, hint, predict, reveal
 
 predict("05-a", ...)  # a number
 

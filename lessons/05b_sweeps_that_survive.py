@@ -14,7 +14,7 @@
 # and about what your code has to do for it.
 
 # %%
-from labkit import cluster, storage
+from labkit.local import cluster, storage
 from labkit.settings import Settings
 from labkit.tune import SweepPanel
 
@@ -53,7 +53,7 @@ tuner = tune.Tuner(
 # **Predict.** The first two of five trials fail. What happens to the other three?
 
 # %%
-from labkit.exercises import check, hint, predict, reveal
+from course.exercises import check, hint, predict, reveal
 
 predict("05-d", ..., choices=["they run", "they are stopped", "they never start"])
 
@@ -178,7 +178,7 @@ def count(config):
 
 
 def main(path, name, log):
-    from labkit import cluster, storage
+    from labkit.local import cluster, storage
     from labkit.tune import SweepPanel
 
     cluster.start()  # connects to the cluster and the store that are running
@@ -353,7 +353,7 @@ class Digits(tune.Trainable):
 # And who ends a trial, if there's no loop? A scheduler, or `stop` in `RunConfig`.
 
 # %%
-from labkit import datasets
+from course import datasets
 
 digits = datasets.load(split="train")
 images, labels = torch.tensor(digits.images) / 255, torch.tensor(digits.labels)

@@ -19,7 +19,8 @@
 
 # %%
 import torch
-from labkit import cluster, datasets, storage
+from course import datasets
+from labkit.local import cluster, storage
 
 lab = cluster.start()
 store = storage.start()
@@ -82,7 +83,7 @@ config = {"make_model": make_model, "train": train, "test": valid, "epochs": 4, 
 # **Predict.** An epoch trains on 3,000 rows, and its validation reads 2,000. What share of its time does this loop spend on validation?
 
 # %%
-from labkit.exercises import check, hint, predict, reveal
+from course.exercises import check, hint, predict, reveal
 
 predict("06-a", ..., choices=["less than a fifth", "a fifth to a half", "more than half"])
 

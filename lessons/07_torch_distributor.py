@@ -20,7 +20,7 @@ import os
 from pathlib import Path
 
 from labkit.settings import Settings
-from labkit.system import java
+from labkit.local import java
 from pyspark.sql import SparkSession
 
 home = Settings.from_env().make_home()
@@ -61,7 +61,7 @@ distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
 # **Predict.** The next cell runs `look` in two processes. What will come back?
 
 # %%
-from labkit.exercises import check, hint, predict, reveal
+from course.exercises import check, hint, predict, reveal
 
 predict("07-a", ..., choices=["two dicts, in a list", "one dict"])
 
@@ -92,7 +92,7 @@ assert found["WORLD_SIZE"] == "2" and found["RANK"] == found["LOCAL_RANK"]
 # This is why people train on Spark: the data is there, and it has to be cleaned before it becomes tensors. Here is a Parquet file of 1,797 handwritten digits. Each has 784 pixels from 0 to 255.
 
 # %%
-from labkit import datasets
+from course import datasets
 from pyspark.sql import functions as F
 
 raw = session.read.parquet(str(datasets.shipped("digits.parquet")))
@@ -468,7 +468,7 @@ with SparkPanel("07-first-half").watch(distributor):
 # **"Worker" means something else here.** Spark's workers start executors and train nothing. The ranks train.
 
 # %%
-from labkit import spark
+from labkit.local import spark
 
 session.stop()
 lab = spark.session(workers=2)

@@ -20,7 +20,8 @@
 # This cluster has two nodes. The second one, `node-2`, is there to be lost.
 
 # %%
-from labkit import cluster, datasets, faults, storage
+from course import datasets, faults
+from labkit.local import cluster, storage
 from labkit.train import TrainPanel
 
 lab = cluster.start(nodes=2, cpus_per_node=2)
@@ -64,7 +65,7 @@ def one_epoch(config):
 trainer = TorchTrainer(one_epoch, scaling_config=ScalingConfig(num_workers=2))
 
 # %% [markdown]
-# The module `labkit.faults` breaks things on purpose. Here it sends SIGKILL to the process of rank 1, as Linux does when memory runs out:
+# The module `course.faults` breaks things on purpose. Here it sends SIGKILL to the process of rank 1, as Linux does when memory runs out:
 
 # %%
 panel = TrainPanel("08-killed")
@@ -216,7 +217,7 @@ def make_trainer(save_after, workers=2, max_failures=0, steps=30):
 # **Predict.** The loop saves after every 10 steps, and rank 1 dies at step 17 of 30. About how many steps will be trained twice?
 
 # %%
-from labkit.exercises import check, hint, predict, reveal
+from course.exercises import check, hint, predict, reveal
 
 predict("08-a", ...)  # a number
 

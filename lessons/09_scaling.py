@@ -33,7 +33,7 @@
 # Two cores can't show how eight GPUs scale. But a worker with a GPU mostly *waits* for it, and waiting needs no core. So the steps here sleep instead of computing, 10 ms for the serial work and 0.4 ms for each row. The all-reduce is real.
 
 # %%
-from labkit import cluster
+from labkit.local import cluster
 
 lab = cluster.start(cpus_per_node=4)  # logical CPUs: room for three workers, which mostly sleep
 lab
@@ -163,7 +163,7 @@ print(f"one worker: {1000 * many:.0f} ms; three workers: {1000 * core_predicted:
 # **Predict.** How will the measured step of three workers compare with this, on your machine?
 
 # %%
-from labkit.exercises import check, hint, predict, reveal
+from course.exercises import check, hint, predict, reveal
 
 predict("09-a", ..., choices=["shorter", "within 10 %", "longer"])
 
@@ -392,7 +392,7 @@ def train_watched(config):
 predict("09-c", ...)  # a number
 
 # %%
-from labkit import faults
+from course import faults
 from labkit.train import TrainPanel
 
 panel = TrainPanel("09-straggler")

@@ -85,14 +85,14 @@ config = {"make_model": make_model, "train": train, "test": valid, "epochs": 6, 
 # **Predict.** Each of the six epochs reports the loss of its last batch, which falls with ups and downs. Which epoch's checkpoint will Ray rank first? Decide before the run, because its panel gives the answer away.
 
 # %%
-from labkit.exercises import check, hint, predict, reveal
+from course.exercises import check, hint, predict, reveal
 
 predict("10-a", ..., choices=["epoch 0", "one of the epochs 1 to 4", "epoch 5"])
 
 # %%
 import tempfile
 
-from labkit import cluster
+from labkit.local import cluster
 from labkit.train import TrainPanel
 
 lab = cluster.start()
@@ -264,7 +264,7 @@ assert len(results) == 3 and results.num_errors == 0 and chosen == 0.003
 
 
 # %%
-from labkit import storage
+from labkit.local import storage
 from ray.train import FailureConfig
 
 store = storage.start()

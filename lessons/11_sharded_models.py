@@ -15,7 +15,8 @@
 # which is called **FSDP**, fully sharded data parallel. You'll do the same with a model that's 50,000 times smaller.
 
 # %%
-from labkit import cluster, datasets
+from course import datasets
+from labkit.local import cluster
 
 lab = cluster.start(cpus_per_node=4)  # three for workers
 
@@ -175,7 +176,7 @@ def held(model, optimizer):
 # **Predict.** The parameters of this model take 13.1 MB. How many megabytes are parameters, gradients and the states of Adam together, after one step?
 
 # %%
-from labkit.exercises import check, hint, predict, reveal
+from course.exercises import check, hint, predict, reveal
 
 predict("11-a", ...)  # a number
 

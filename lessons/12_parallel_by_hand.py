@@ -21,7 +21,7 @@
 
 # %%
 import numpy as np
-from labkit.schedule import recv, run, send
+from course.schedule import recv, run, send
 
 
 def swap(rank, world, values):
@@ -49,7 +49,7 @@ except Exception as error:
 # **Predict.** What happens if two real processes run `swap`? The array has three numbers.
 
 # %%
-from labkit.exercises import check, hint, predict, reveal, solved
+from course.exercises import check, hint, predict, reveal, solved
 
 choices = ["they swap", "an error at once", "they wait until a timeout"]
 predict("12-a", ..., choices=choices)
@@ -58,7 +58,7 @@ predict("12-a", ..., choices=choices)
 # The next cell starts two processes. That takes some seconds, on a busy machine up to half a minute.
 
 # %%
-from labkit.schedule import on_ranks
+from course.schedule import on_ranks
 
 try:
     on_ranks(swap, 2, values, limit=3)
@@ -91,7 +91,7 @@ assert "Timed out" in message
 # Any number of ranks form a ring. Each sends `values[rank]` to its right neighbour, `(rank + 1) % world`, and returns what it gets from its left neighbour. No rank may wait for another in a circle, and all messages should be under way at the same time.
 
 # %%
-from labkit.schedule import start, wait
+from course.schedule import start, wait
 
 
 def pass_on(rank, world, values):
@@ -244,7 +244,7 @@ check("12-2", ring)
 # Compare your ring with the picture of `naive` above. From here on you can also yield `all_reduce(array)`, which is a ring that the simulator counts for you; the cell draws that one until exercise 12-2 is solved.
 
 # %%
-from labkit.schedule import all_reduce
+from course.schedule import all_reduce
 
 
 def ring_of_the_lab(rank, world, values):
@@ -284,7 +284,7 @@ assert abs(run(ring, 8, gradients).time - run(ring_of_the_lab, 8, gradients).tim
 
 # %%
 import torch
-from labkit import datasets
+from course import datasets
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -301,7 +301,7 @@ def make_model():
 
 
 # %%
-from labkit.schedule import compute
+from course.schedule import compute
 
 
 def ddp(rank, world, images, epochs):
@@ -616,7 +616,7 @@ run(replicated, 8, weights, steps, 0.1)
 # may send no more than `replicated` does. `weights` belongs to the caller, so copy it before you change it. The check runs it on two real ranks, too.
 
 # %%
-from labkit.schedule import all_gather, reduce_scatter
+from course.schedule import all_gather, reduce_scatter
 
 
 def zero(rank, world, weights, gradients, lr):

@@ -19,19 +19,8 @@
 
 # %%
 import numpy as np
-from labkit.exercises import check, hint, predict, reveal, solved
-from labkit.schedule import (
-    all_gather,
-    all_reduce,
-    compute,
-    on_ranks,
-    recv,
-    reduce_scatter,
-    run,
-    send,
-    start,
-    wait,
-)
+from course.exercises import check, hint, predict, reveal, solved
+from course.schedule import all_gather, all_reduce, compute, on_ranks, recv, reduce_scatter, run, send, start, wait
 
 
 def forward(weights, x):

@@ -14,7 +14,7 @@
 # This cell starts a Ray cluster. Ray also runs on a thousand machines; here it has one **node**, which is this computer.
 
 # %%
-from labkit import cluster
+from labkit.local import cluster
 
 lab = cluster.start()
 lab
@@ -25,7 +25,7 @@ lab
 
 # %%
 import torch
-from labkit import datasets
+from course import datasets
 from torch.utils.data import DataLoader, TensorDataset
 
 digits = datasets.load(split="train")
@@ -126,7 +126,7 @@ print(f"one process: loss {alone.metrics['loss']:.3f}")
 # Watch the panel: the epochs, the loss, the moment when a worker dies, and the restart.
 
 # %%
-from labkit import faults
+from course import faults
 from labkit.train import TrainPanel
 
 panel = TrainPanel("tour")

@@ -20,8 +20,8 @@ import pytest
 from labkit import runs
 from labkit.errors import LabError
 from labkit.runs.record import RunRecord, folder_of
-from labkit.storage.server import read_keys, write_keys
-from labkit.system import family, supervision
+from labkit.local.object_server import read_keys, write_keys
+from labkit.local import family, supervision
 
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "25"))
 RANDOM = np.random.default_rng(0)

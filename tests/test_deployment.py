@@ -18,7 +18,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 from labkit.machine import free_port
-from labkit.system import supervision
+from labkit.local import supervision
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTERS, SETUPS = ROOT / "docs" / "clusters", ROOT / "docs" / "setups"

@@ -9,9 +9,9 @@ import pytest
 
 import build
 import lesson
-from classroom import __main__ as command
-from classroom import grading
-from labkit.exercises import lessons
+from course.classroom import __main__ as command
+from course.classroom import grading
+from course.exercises import lessons
 
 LESSONS = [path for path in build.sources() if path.stem != "tour"]  # which has no exercises
 SCHEMA = {"grade_id": str, "schema_version": int}
@@ -117,4 +117,4 @@ def test_each_learner_gets_a_row_and_a_broken_file_says_what_is_wrong(collected,
 
 def test_a_folder_without_files_is_an_error(tmp_path, capsys):
     assert command.main(["results", str(tmp_path)]) == 2
-    assert "fix: python -m classroom results" in capsys.readouterr().err
+    assert "fix: python -m course.classroom results" in capsys.readouterr().err

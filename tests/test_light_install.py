@@ -28,7 +28,8 @@ import os, ray, ray.train, torch
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader, TensorDataset
-from labkit import runs, storage
+from labkit import runs
+from labkit.local import storage
 from labkit.errors import LabError
 from labkit.train import TrainPanel
 
@@ -66,7 +67,7 @@ ON_A_CLUSTER = PROGRAM.replace("from labkit import runs", "from labkit import cl
 )
 CELL = """
 from labkit.panel import Panel
-from labkit.panel.tracking import hooks
+from labkit.worker import hooks
 with Panel("one-process", epochs=3) as panel:
     for epoch in range(3):
         hooks.current().begin_epoch(5)
@@ -101,7 +102,7 @@ def declared() -> list[str]:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     copy = tmp_path_factory.mktemp("source")
-    for folder in ("labkit", "classroom", "datasets"):
+    for folder in ("labkit", "course"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / name, copy)

@@ -10,7 +10,7 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.settings import Settings
-from labkit.system import family
+from labkit.local import family
 
 CALLS = """
 cluster.start(nodes=1.5)
@@ -68,7 +68,7 @@ class _Parts(dict):
     """The parts of labkit by name, imported when a call needs them."""
 
     def __missing__(self, name: str) -> object:
-        return importlib.import_module("labkit.models.torch" if name == "torch" else f"labkit.{name}")
+        return importlib.import_module("course.models.torch" if name == "torch" else f"labkit.{name}")
 
 
 @pytest.mark.timeout(200)  # the first one imports its engine

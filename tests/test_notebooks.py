@@ -25,8 +25,8 @@ import additions
 import build
 import lesson
 from kernels import without_ports
-from labkit import exercises
-from labkit.system import family, supervision
+from course import exercises
+from labkit.local import family, supervision
 from labs import solved_exercises, wait_until_nothing_lives
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"

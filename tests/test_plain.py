@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.system import java
+from labkit.local import java
 from labs import until
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks" / "plain"

@@ -16,7 +16,8 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, ResourceChangingScheduler
 
-from labkit.cluster import connection, ends, nodes
+from labkit.cluster import connection, ends
+from labkit.local import nodes
 from labkit.tune import trials
 
 _DATA = "ray.data._internal.execution"
@@ -28,7 +29,7 @@ RAY = {
         "ray._raylet:AuthenticationTokenLoader.instance": "the lab's token where ray is imported already",
         "ray._raylet:Config.initialize": "the lab's settings where ray is imported already",
     },
-    "labkit/cluster/nodes.py": {
+    "labkit/local/nodes.py": {
         "ray.scripts.scripts:main": "`ray start` with another Python for its workers",
     },
     "labkit/cluster/ends.py": {
@@ -36,10 +37,10 @@ RAY = {
         f"{_TRAIN}.execution.checkpoint.validation_manager:run_validation_fn": "the same, of a validation",
         "ray.data._internal.execution.operators.map_operator:_map_task": "the same, of Ray Data's tasks",
     },
-    "labkit/cluster/forkserver": {
+    "labkit/local/forkserver": {
         "ray.actor:ActorClassID.from_random": "forks: modules with actor classes draw ids at their import",
     },
-    "labkit/faults.py": {
+    "course/faults.py": {
         "ray._raylet:InnerGcsClient.drain_node": "`faults.drain_node`",
         "ray.core.generated.autoscaler_pb2:DRAIN_NODE_REASON_PREEMPTION": "the same",
     },
@@ -81,7 +82,7 @@ RAY = {
     },
 }
 OTHERS = {
-    "labkit/panel/tracking/hooks.py": {
+    "labkit/worker/hooks.py": {
         "torch.utils.data.dataloader:_BaseDataLoaderIter.__next__": "rows and waiting of a loop under watch",
         "torch._tensor:Tensor.backward": "the live loss of a loop under watch",
         "ray.train.torch.train_loop_utils:_WrappedDataLoader.__iter__": "rows are one batch ahead",
@@ -90,7 +91,7 @@ OTHERS = {
     "labkit/panel/reporters.py": {
         "ipykernel.comm:Comm._reply_subshell_for": "a click on Stop waits for the cell's end",
     },
-    "labkit/schedule/ranks.py": {
+    "course/schedule/ranks.py": {
         "torch._dynamo:disable": "each real rank imports it by itself, with its first optimizer: seconds",
     },
     "lessons/recipes/plan_before_you_pay.py": {
@@ -99,7 +100,7 @@ OTHERS = {
     "labkit/display/tracebacks.py": {
         "IPython.core.compilerop:CachingCompiler.format_code_name": "the number of a cell in a traceback",
     },
-    "labkit/spark/driver.py": {
+    "labkit/local/spark.py": {
         "pyspark.java_gateway:launch_gateway": "a Spark session of the lab's own",
         "pyspark:SparkContext._active_spark_context": "an old session is not noticed",
         "pyspark:SparkContext._ensure_initialized": "a Spark session of the lab's own",

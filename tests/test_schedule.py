@@ -10,9 +10,9 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from labkit import schedule
+from course import schedule
 from labkit.errors import LabError
-from labkit.schedule import all_gather, all_reduce, compute, recv, reduce_scatter, run, send, start, wait
+from course.schedule import all_gather, all_reduce, compute, recv, reduce_scatter, run, send, start, wait
 
 
 def ring(rank, world, values):

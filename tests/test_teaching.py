@@ -8,7 +8,7 @@ import pytest
 
 import build
 import lesson
-from labkit.exercises import registry
+from course.exercises import registry
 
 ROOT = build.FOLDER.parent
 FOLDER = ROOT / "docs" / "teaching"

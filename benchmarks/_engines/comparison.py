@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks._engines import launch
 from benchmarks._engines.launch import ENGINES, Engine, Result
-from labkit.cluster.preload import Preloader
+from labkit.local.preload import Preloader
 from labkit.display.cards import Table
 from labkit.errors import LabError
 from labkit.settings import Settings
@@ -147,7 +147,7 @@ def run(
 
 
 def _weight_difference(first: Path, other: Path, name: str) -> float:
-    from labkit.models.torch import parameter_distance
+    from course.models.torch import parameter_distance
 
     difference, change = parameter_distance(_weights(first), _weights(other)), _max_weight_change(first)
     if not difference <= _TOLERANCE * change:
@@ -162,7 +162,7 @@ def _weight_difference(first: Path, other: Path, name: str) -> float:
 
 def _max_weight_change(folder: Path) -> float:
     from benchmarks._models import mlp
-    from labkit.models.torch import parameter_distance
+    from course.models.torch import parameter_distance
 
     return parameter_distance(_weights(folder), mlp(seed=0))
 

@@ -26,7 +26,8 @@ from benchmarks._engines.stopwatch import Stopwatch
 from labkit.errors import LabError, RunFailed
 from labkit.interrupts import wait_until
 from labkit.settings import Settings
-from labkit.system import family, process_info, supervision
+from labkit import process_info
+from labkit.local import family, supervision
 
 BATCH = 128  # rows of one update, all ranks together
 

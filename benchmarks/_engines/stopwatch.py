@@ -56,7 +56,7 @@ class Stopwatch:
         import torch
         from torch.utils.data import TensorDataset
 
-        from labkit.datasets import read_rows
+        from course.datasets import read_rows
 
         images, labels = read_rows(str(self.folder.parent / "rows.parquet"))
         return TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))

@@ -8,7 +8,7 @@ import sys
 from urllib.parse import urlsplit
 
 from labkit.settings import Settings
-from labkit.system import family, supervision
+from labkit.local import family, supervision
 
 _NONE = b"No cluster is running. Run cluster.start() in a notebook, then reload this page.\n"
 

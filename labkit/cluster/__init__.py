@@ -7,7 +7,7 @@
 
     lab = cluster.connect("10.0.0.7:6379")   # a cluster that the lab did not start: it is never stopped
 
-A supervisor starts all processes (`labkit.system.supervisor`), so that a restarted kernel finds its cluster
+A supervisor starts all processes (`labkit.local.supervisor`), so that a restarted kernel finds its cluster
 again and none of them outlives its use. Ray's token authentication is always on. It is what protects Ray's
 gRPC ports, which cannot be bound to loopback; the dashboard is.
 """
@@ -24,9 +24,9 @@ from labkit import interrupts, machine
 from labkit.cluster import connection
 from labkit.cluster.capacity import Node
 from labkit.cluster.handle import Cluster
-from labkit.cluster.nodes import OBJECT_STORE_BYTES, LocalCluster
-from labkit.cluster.preload import modules_of
-from labkit.cluster.variables import Changes
+from labkit.local.nodes import LocalCluster, OBJECT_STORE_BYTES
+from labkit.local.preload import modules_of
+from labkit.local.variables import Changes
 from labkit.errors import LabError, expect_int
 from labkit.settings import Settings, absolute
 

@@ -14,17 +14,17 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.panel.base import LivePanel
-from labkit.panel.tracking import Tracker
-from labkit.panel.tracking.channel import Listener
-from labkit.panel.tracking.hooks import current, following, numbers
-from labkit.panel.tracking.remote import RemoteTracker
+from labkit.worker import Tracker
+from labkit.worker.channel import Listener
+from labkit.worker.hooks import current, following, numbers
+from labkit.worker.remote import RemoteTracker
 from labkit.panel.training import TrainingRun
 
 
 class Panel(LivePanel, Tracker):
     """Follows one run in a ``with`` block around it, as `LivePanel` does, whose arguments and errors it has.
 
-    A loop in this process is followed from outside (see `labkit.panel.tracking.hooks`). Pickled into another
+    A loop in this process is followed from outside (see `labkit.worker.hooks`). Pickled into another
     process (with the training function), the panel becomes a `RemoteTracker` that reports back to this one.
 
     Args:

@@ -1,6 +1,6 @@
 """A training run: takes in the events of its workers, and says what is shown of them.
 
-`labkit.panel.tracking` lists the events.
+`labkit.worker` lists the events.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any
 from labkit.display import formatting
 from labkit.display.formatting import UNKNOWN, count, number, plural, seconds, short, short_metrics, size
 from labkit.panel.run import Curve, Mark, Plot, Run, Span, Table, Thinned, joined, whole
-from labkit.panel.tracking.hooks import number_of
+from labkit.worker.hooks import number_of
 from labkit.panel.workers import Workers, WorkerState
 
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these

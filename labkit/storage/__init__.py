@@ -7,7 +7,7 @@
 s3fs and pyarrow (a second of CPU) are imported when a store is first used.
 """
 
-from labkit.storage.server import start_public
+from labkit.local.object_server import start_public
 from labkit.storage.store import Store, check_run_name, connect, hint_for, start
 
 __all__ = ["Store", "check_run_name", "connect", "hint_for", "start", "start_public"]

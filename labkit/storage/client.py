@@ -21,7 +21,7 @@ from fsspec.asyn import sync_wrapper
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from labkit.errors import LabError
-from labkit.storage import server
+from labkit.local import object_server as server
 from labkit.storage.store import bad_part
 
 _PART = 8 << 20  # bytes of one part of a large object; each open file holds one

@@ -22,7 +22,7 @@ from labkit import interrupts
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError, expect_installed
 from labkit.settings import Settings
-from labkit.storage import server
+from labkit.local import object_server as server
 
 if TYPE_CHECKING:  # s3fs and pyarrow take a second to import
     import pyarrow.fs

@@ -24,7 +24,7 @@ import ray
 import ray.train
 
 from labkit.errors import LabError
-from labkit.panel.tracking.sendable import message_of, raise_sendable
+from labkit.worker.sendable import message_of, raise_sendable
 
 try:
     from ray.train import ReportedCheckpoint, ReportedCheckpointStatus

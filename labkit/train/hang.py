@@ -19,7 +19,7 @@ from labkit import cluster
 from labkit.display.tracebacks import is_own, place
 from labkit.panel.workers import WorkerState
 from labkit.settings import Settings
-from labkit.system import family
+from labkit.local import family
 
 _TIMEOUT = 10.0  # seconds for one rank
 

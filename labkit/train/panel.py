@@ -5,9 +5,9 @@
         result = trainer.fit()
 
 The loop knows nothing of the panel. During the run the trainer has one more callback, and a wrapper around
-its loop that follows it from outside (see `labkit.panel.tracking.hooks`). What the workers and the run's
+its loop that follows it from outside (see `labkit.worker.hooks`). What the workers and the run's
 controller report comes to the kernel: on a cluster that the lab started over a socket, on others through a
-small actor (`labkit.panel.tracking.mailbox`).
+small actor (`labkit.worker.mailbox`).
 """
 
 import contextlib
@@ -33,8 +33,8 @@ from labkit.display import tracebacks
 from labkit.display.formatting import size
 from labkit.errors import LabError, RunFailed
 from labkit.panel.panel import Panel
-from labkit.panel.tracking.mailbox import Mailbox
-from labkit.panel.tracking.remote import TrackedFunction
+from labkit.worker.mailbox import Mailbox
+from labkit.worker.remote import TrackedFunction
 from labkit.panel.training import TrainingRun
 from labkit.storage import check_run_name, hint_for
 from labkit.train import callbacks, hang

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from labkit.exercises.answers import close_to, expect_type
-from labkit.exercises.registry import Lesson
+from course.exercises.answers import close_to, expect_type
+from course.exercises.registry import Lesson
 
 LESSON = Lesson("00", "Start here")
 _BATCH = 64

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.exercises.answers import NotAttempted, Wrong, close_to, describe, result_of
-from labkit.exercises.registry import Lesson
-from labkit.exercises.running import learners_errors
+from course.exercises.answers import NotAttempted, Wrong, close_to, describe, result_of
+from course.exercises.registry import Lesson
+from course.exercises.running import learners_errors
 
 LESSON = Lesson("01", "A cluster on your machine")
 _PATIENCE = 8.0  # seconds for what a right answer does at once

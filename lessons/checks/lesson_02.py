@@ -8,17 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.answers import (
-    NotAttempted,
-    Wrong,
-    array_of,
-    describe,
-    expect_type,
-    is_blank,
-    result_of,
-)
-from labkit.exercises.registry import Lesson
-from labkit.exercises.running import learners_errors
+from course.exercises.answers import NotAttempted, Wrong, array_of, describe, expect_type, is_blank, result_of
+from course.exercises.registry import Lesson
+from course.exercises.running import learners_errors
 
 LESSON = Lesson("02", "Data that does not fit")
 

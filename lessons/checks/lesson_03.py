@@ -4,19 +4,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from labkit.exercises.answers import (
-    NotAttempted,
-    Wrong,
-    close_to,
-    describe,
-    expect_function,
-    expect_type,
-    is_blank,
-    require_no_dots,
-)
-from labkit.exercises.registry import Lesson
-from labkit.exercises.running import noting_rows, run_loop
-from labkit.panel.tracking.hooks import reports_to
+from course.exercises.answers import NotAttempted, Wrong, close_to, describe, expect_function, expect_type, is_blank, require_no_dots
+from course.exercises.registry import Lesson
+from course.exercises.running import noting_rows, run_loop
+from labkit.worker.hooks import reports_to
 
 LESSON = Lesson("03", "Your loop on two workers")
 _ROWS, _BATCH = 96, 32  # of all workers together: three updates
@@ -270,7 +261,7 @@ def _gap(rows: Any, size: int, weights: dict[str, Any], every: int = 1, lr: floa
     import torch
     from torch.utils.data import DataLoader, Subset
 
-    from labkit.models.torch import cnn, parameter_distance
+    from course.models.torch import cnn, parameter_distance
 
     model = cnn(seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)

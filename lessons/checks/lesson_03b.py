@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 from zlib import crc32
 
-from labkit.exercises.answers import Wrong, close_to, describe, expect_function, require_no_dots
-from labkit.exercises.registry import Lesson
-from labkit.exercises.running import returned, run_loop
+from course.exercises.answers import Wrong, close_to, describe, expect_function, require_no_dots
+from course.exercises.registry import Lesson
+from course.exercises.running import returned, run_loop
 
 LESSON = Lesson("03b", "Checkpoints, hangs, restarts")
 # What torch says of a likely mistake, and what to say of it instead.

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, describe, number, returns
-from labkit.exercises.registry import Lesson
-from labkit.exercises.running import returned
-from labkit.models import KERAS_2
+from course.exercises.answers import Wrong, close_to, describe, number, returns
+from course.exercises.registry import Lesson
+from course.exercises.running import returned
+from course.models import KERAS_2
 
 LESSON = Lesson("04", "TensorflowTrainer")
 

@@ -6,17 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import LabError
-from labkit.exercises.answers import (
-    NotAttempted,
-    Wrong,
-    close_to,
-    describe,
-    expect_function,
-    list_is,
-    result_of,
-)
-from labkit.exercises.registry import Lesson
-from labkit.exercises.running import folder_of_check, last_line
+from course.exercises.answers import NotAttempted, Wrong, close_to, describe, expect_function, list_is, result_of
+from course.exercises.registry import Lesson
+from course.exercises.running import folder_of_check, last_line
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid, Tuner
@@ -239,7 +231,7 @@ def run_tuner(tuner: "Tuner", name: str) -> "ResultGrid":
     """
     from ray import tune
 
-    from labkit import cluster
+    from labkit.local import cluster
     from labkit.tune.trials import TunerPlan, names_without_metric, without_lost_cpus, without_noise
 
     if not isinstance(tuner, tune.Tuner):

@@ -5,21 +5,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.exercises import registry
-from labkit.exercises.answers import (
-    NotAttempted,
-    Wrong,
-    close_to,
-    describe,
-    expect_function,
-    expect_type,
-    is_blank,
-    number,
-    result_of,
-    returns,
-)
-from labkit.exercises.registry import Lesson
-from labkit.exercises.running import folder_of_check
+from course.exercises import registry
+from course.exercises.answers import NotAttempted, Wrong, close_to, describe, expect_function, expect_type, is_blank, number, result_of, returns
+from course.exercises.registry import Lesson
+from course.exercises.running import folder_of_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, describe, expect_function, result_of, returns
-from labkit.exercises.registry import Lesson
-from labkit.exercises.running import learners_errors, noting_rows, run_loop
-from labkit.panel.tracking.hooks import reports_to
+from course.exercises.answers import Wrong, close_to, describe, expect_function, result_of, returns
+from course.exercises.registry import Lesson
+from course.exercises.running import learners_errors, noting_rows, run_loop
+from labkit.worker.hooks import reports_to
 
 LESSON = Lesson("06", "Asynchronous validation")
 
@@ -140,7 +140,7 @@ def _dealt(read: list[list[int]], epochs: int) -> None:
 
 def _trained(weights: dict[str, Any], read: list[list[int]]) -> None:
     """Require the `weights` of one process that takes `_BATCH` rows of each rank in a step."""
-    from labkit.models.torch import parameter_distance
+    from course.models.torch import parameter_distance
 
     def ends_with(size: int, *ranks: list[int]) -> bool:
         return parameter_distance(weights, _one_process(size, ranks)) < 1e-4

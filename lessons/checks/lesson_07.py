@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, describe, expect_function, list_is, number, returns
-from labkit.exercises.registry import Lesson
-from labkit.exercises.running import learners_errors
+from course.exercises.answers import Wrong, close_to, describe, expect_function, list_is, number, returns
+from course.exercises.registry import Lesson
+from course.exercises.running import learners_errors
 from labkit.settings import Settings
 
 LESSON = Lesson("07", "TorchDistributor")

@@ -4,10 +4,10 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, expect_function, expect_type, list_is, number, result_of
-from labkit.exercises.registry import Lesson
-from labkit.exercises.running import returned, run_loop
-from labkit.panel.tracking.hooks import reports_to
+from course.exercises.answers import Wrong, close_to, expect_function, expect_type, list_is, number, result_of
+from course.exercises.registry import Lesson
+from course.exercises.running import returned, run_loop
+from labkit.worker.hooks import reports_to
 
 LESSON = Lesson("08", "When machines fail")
 _STEPS, _FAILS_AFTER = 9, 5

@@ -5,17 +5,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from labkit.exercises.answers import (
-    Wrong,
-    close_to,
-    describe,
-    expect_function,
-    expect_type,
-    number,
-    result_of,
-)
-from labkit.exercises.registry import Lesson
-from labkit.exercises.running import returned, run_loop
+from course.exercises.answers import Wrong, close_to, describe, expect_function, expect_type, number, result_of
+from course.exercises.registry import Lesson
+from course.exercises.running import returned, run_loop
 
 LESSON = Lesson("09", "From two cores to a cluster")
 _ROWS, _STEPS = 65, 3

@@ -5,9 +5,9 @@ import tempfile
 from functools import partial
 from typing import Any
 
-from labkit.exercises.answers import Wrong, expect_function, result_of, returns
-from labkit.exercises.registry import Lesson
-from labkit.exercises.running import returned
+from course.exercises.answers import Wrong, expect_function, result_of, returns
+from course.exercises.registry import Lesson
+from course.exercises.running import returned
 
 LESSON = Lesson("11", "Models larger than one process")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from labkit import schedule
+from course import schedule
 from labkit.errors import LabError
-from labkit.exercises.answers import Wrong, array_of, describe, expect_function, require_no_dots
-from labkit.exercises.registry import Lesson
+from course.exercises.answers import Wrong, array_of, describe, expect_function, require_no_dots
+from course.exercises.registry import Lesson
 
 LESSON = Lesson("12", "Data parallel by hand")
 LIMIT = 60  # seconds of a check that starts real ranks

@@ -6,19 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from labkit import schedule
+from course import schedule
 from labkit.errors import LabError
-from labkit.exercises.answers import (
-    NotAttempted,
-    Wrong,
-    array_of,
-    describe,
-    expect_function,
-    require_no_dots,
-    result_of,
-    returns,
-)
-from labkit.exercises.registry import Lesson, load
+from course.exercises.answers import NotAttempted, Wrong, array_of, describe, expect_function, require_no_dots, result_of, returns
+from course.exercises.registry import Lesson, load
 
 LESSON = Lesson("12b", "Sharding and pipelines by hand")
 _LESSON_12 = load("12")

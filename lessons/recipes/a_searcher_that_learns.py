@@ -6,7 +6,7 @@
 # You need lesson 05.
 
 # %%
-from labkit import cluster
+from labkit.local import cluster
 from labkit.settings import Settings
 
 lab = cluster.start()

@@ -7,7 +7,7 @@
 
 # %%
 import psutil
-from labkit import cluster
+from labkit.local import cluster
 
 lab = cluster.start()
 me = psutil.Process().username()

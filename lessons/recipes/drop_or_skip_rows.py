@@ -6,7 +6,7 @@
 # You need lesson 02.
 
 # %%
-from labkit import cluster
+from labkit.local import cluster
 
 lab = cluster.start()
 

@@ -6,7 +6,8 @@
 # You need lesson 02.
 
 # %%
-from labkit import cluster, datasets
+from course import datasets
+from labkit.local import cluster
 
 lab = cluster.start()
 digits = datasets.load(split="train")

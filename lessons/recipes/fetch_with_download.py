@@ -9,7 +9,8 @@
 import io
 
 import PIL.Image
-from labkit import cluster, datasets, storage
+from course import datasets
+from labkit.local import cluster, storage
 
 lab = cluster.start()
 store = storage.start()

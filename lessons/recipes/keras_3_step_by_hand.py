@@ -13,7 +13,8 @@ os.environ.update(KERAS_3)
 
 # %%
 import tensorflow as tf
-from labkit import cluster, datasets
+from course import datasets
+from labkit.local import cluster
 
 lab = cluster.start(preload=[])
 digits = datasets.load(split="train")

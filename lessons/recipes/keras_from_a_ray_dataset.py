@@ -14,7 +14,8 @@ os.environ.update(KERAS_2)
 # %%
 import ray.data
 import tensorflow as tf
-from labkit import cluster, datasets
+from course import datasets
+from labkit.local import cluster
 
 lab = cluster.start(preload="tensorflow")
 digits = datasets.load(split="train")

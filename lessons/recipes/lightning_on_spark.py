@@ -6,7 +6,8 @@
 # You need lesson 07.
 
 # %%
-from labkit import datasets, spark
+from course import datasets
+from labkit.local import spark
 
 lab = spark.session(slots=2)
 digits = datasets.load(split="train")

@@ -7,7 +7,8 @@
 # You need lesson 03.
 
 # %%
-from labkit import cluster, datasets
+from course import datasets
+from labkit.local import cluster
 
 lab = cluster.start()
 

@@ -6,7 +6,7 @@
 # You need lesson 03.
 
 # %%
-from labkit import cluster
+from labkit.local import cluster
 
 lab = cluster.start()
 

@@ -6,7 +6,8 @@
 # You need lesson 08.
 
 # %%
-from labkit import cluster, faults
+from course import faults
+from labkit.local import cluster
 from labkit.train import TrainPanel
 
 lab = cluster.start()

@@ -19,7 +19,8 @@ from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from labkit import cluster, runs, storage
+from labkit import runs
+from labkit.local import cluster, storage
 from labkit.settings import Settings
 from labkit.train import TrainPanel
 

@@ -7,7 +7,7 @@ from benchmarks._engines.comparison import run
 from benchmarks._engines.launch import ENGINES, Engine
 from labkit.errors import LabError, RunFailed
 from labkit.settings import Settings
-from labkit.system import family
+from labkit.local import family
 
 PLAIN, TORCHRUN = ENGINES[:2]
 

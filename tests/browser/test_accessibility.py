@@ -11,10 +11,10 @@ import pytest
 from jupyterlab import ARTEFACTS, accessible, browser
 from labkit.data import ExecutionRun, OperatorState
 from labkit.display import cards
-from labkit.exercises.checking import Verdict
+from course.exercises.checking import Verdict
 from labkit.panel.drawing import snapshot
 from labkit.runs.record import RunRecord, folder_of
-from labkit.system.diagnosis import Diagnosis, Finding
+from labkit.local.doctor import Diagnosis, Finding
 from labkit.tune.sweep import SweepRun
 from runs_told import T0, Run
 

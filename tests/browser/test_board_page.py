@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-import classroom
-from classroom import plan
+from course import classroom
+from course.classroom import plan
 from jupyterlab import ARTEFACTS, browser, new_page
 
 pytestmark = pytest.mark.browser

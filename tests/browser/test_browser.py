@@ -14,7 +14,7 @@ import pytest
 from film import Film
 from jupyterlab import ARTEFACTS, NotebookPage, accessible, browser, served, write_notebook
 from kernels import FIT, SETUP
-from labkit.system import family, supervision
+from labkit.local import family, supervision
 from labs import solved_exercises
 
 pytestmark = pytest.mark.browser

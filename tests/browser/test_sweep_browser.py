@@ -7,7 +7,7 @@ import nbformat
 import pytest
 
 from jupyterlab import ARTEFACTS, NotebookPage, browser, served, write_notebook
-from labkit.system import supervision
+from labkit.local import supervision
 
 pytestmark = pytest.mark.browser
 
@@ -15,7 +15,7 @@ SETUP = """
 import os, time
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
-from labkit import cluster
+from labkit.local import cluster
 from labkit.tune import SweepPanel
 
 lab = cluster.start()

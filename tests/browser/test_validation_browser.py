@@ -11,8 +11,8 @@ import os, tempfile, time
 import ray.train
 from ray.train import CheckpointUploadMode, RunConfig, ScalingConfig, ValidationConfig, ValidationTaskConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-from labkit import cluster
-from labkit.panel.tracking.hooks import current
+from labkit.local import cluster
+from labkit.worker.hooks import current
 from labkit.train.panel import TrainPanel
 
 lab = cluster.start()

@@ -7,8 +7,8 @@ from html import unescape
 
 import pytest
 
-import classroom
-from labkit.exercises import kept
+from course import classroom
+from course.exercises import kept
 
 SECTION = "03 Exchange while you compute"
 STRANGER = "c" * 16 + ".json"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-import classroom
+from course import classroom
 import object_servers
 from labkit.errors import LabError
 

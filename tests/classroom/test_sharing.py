@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from classroom import __main__ as command
-from classroom import join, show
+from course.classroom import __main__ as command
+from course.classroom import join, show
 from labkit.errors import LabError
-from labkit.exercises import hint, kept, predict
+from course.exercises import hint, kept, predict
 from labkit.runs import RunRecord
 from labkit.settings import CHECKOUT
 from labs import runs, until
@@ -99,8 +99,8 @@ def test_to_join_another_class_leaves_the_first(place, tmp_path):
 NOTEBOOK = """
 import json, os, pathlib, psutil, sys, time
 from IPython.core.interactiveshell import InteractiveShell
-import classroom
-from classroom import attendance, plan
+from course import classroom
+from course.classroom import attendance, plan
 
 attendance._PAUSE = 0.2
 attendance._doctors_topics = lambda: ["Java"]
@@ -123,7 +123,7 @@ file.symlink_to(victim)
 cells = [source for source, section in plan.read().cells.items() if section == "03 The loop you have"]
 run = lambda source: shell.run_cell(source, silent=False, store_history=True)
 said = lambda: json.loads(file.read_text())
-run("from labkit.exercises import predict; predict('03-a', 2)")
+run("from course.exercises import predict; predict('03-a', 2)")
 wait(lambda: not file.is_symlink())
 assert victim.read_text() == "mine"
 wait(lambda: said()["predictions"] == {"03-a": "open"} and said()["doctor"] == ["Java"])

@@ -23,14 +23,17 @@ import requests
 from filelock import FileLock
 
 import labs
-from labkit import __version__, cluster
-from labkit.cluster import connection, nodes
+from labkit import __version__
+from labkit.local import cluster
+from labkit.cluster import connection
+from labkit.local import nodes
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.errors import LabError, RunStopped
 from labkit.machine import free_port
 from labkit.settings import Settings
-from labkit.system import family, process_info, supervision
-from labkit.system.family import make_folder
+from labkit import process_info
+from labkit.local import family, supervision
+from labkit.local.family import make_folder
 from labs import python, runs, until
 
 pytestmark = pytest.mark.fault
@@ -69,7 +72,7 @@ def where():
 
 
 def test_an_interrupted_start_leaves_nothing(home):
-    code = "from labkit import cluster; print('go', flush=True); cluster.start()"
+    code = "from labkit.local import cluster; print('go', flush=True); cluster.start()"
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -140,7 +143,7 @@ def test_a_dashboard_that_does_not_start_says_why(home, monkeypatch, end):
 
 def test_two_processes_that_start_at_once_get_one_cluster(home):
     code = (
-        "import time; from labkit import cluster; lab = cluster.start(); print(lab.address, flush=True);"
+        "import time; from labkit.local import cluster as c; lab = cluster.start(); print(lab.address, flush=True);"
         "time.sleep(900)"
     )
     commands = [[sys.executable, "-c", code]] * 2
@@ -188,7 +191,7 @@ def test_a_second_start_returns_the_first_and_says_if_more_was_asked_for(lab, re
 
 
 def test_a_script_that_ends_leaves_the_cluster_to_the_others(lab):
-    done = python("from labkit import cluster; lab = cluster.start(); print(lab.address); lab.stop()")
+    done = python("from labkit.local import cluster; lab = cluster.start(); print(lab.address); lab.stop()")
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines() == [
         lab.address,
@@ -266,7 +269,7 @@ def test_a_training_that_has_no_room_is_refused(lab):
 
 def test_who_gets_no_answer_does_not_stop_what_another_one_uses(lab):
     code = """
-from labkit import cluster
+from labkit.local import cluster
 from labkit.cluster import connection
 from labkit.errors import LabError
 
@@ -283,7 +286,7 @@ cluster.start()
 
 CONNECT = """
 import json, sys
-from labkit import cluster
+from labkit.local import cluster
 from labkit.errors import LabError
 address, token = sys.argv[1:]
 try:
@@ -536,7 +539,7 @@ def test_a_taken_port_is_replaced_the_environment_is_put_back_and_the_right_toke
 STOPPED = """
 import subprocess, sys, time
 import ray
-from labkit import cluster
+from labkit.local import cluster
 
 def stop():
     subprocess.run([sys.executable, "-m", "labkit", "stop"], check=True, stdout=subprocess.DEVNULL)

@@ -10,12 +10,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from labkit import cluster
+from labkit.local import cluster
 from labkit.cluster import connection
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.errors import LabError
 from labkit.machine import free_port
-from labkit.system import family, supervision
+from labkit.local import family, supervision
 from labs import python, until
 
 pytestmark = pytest.mark.fault
@@ -81,7 +81,7 @@ def test_a_token_is_found_where_ray_looks_and_in_its_order(user, address, monkey
 
 CONNECT = """
 import os, sys, warnings
-from labkit import cluster
+from labkit.local import cluster
 from labkit.__main__ import main
 lab = cluster.connect(sys.argv[1])
 import ray
@@ -140,7 +140,7 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
 
 OWN = """
 import ray
-from labkit import cluster
+from labkit.local import cluster
 from labkit.errors import LabError
 ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
 kept = ray.put("kept")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from labkit import cluster
+from labkit.local import cluster
 from labkit.cluster import ends
 
 CLOSED = (

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from kernels import FIT, SETUP, Kernel, kernel
-from labkit.system import family
+from labkit.local import family
 from labs import until
 
 pytestmark = pytest.mark.fault
@@ -78,7 +78,7 @@ def test_a_killed_kernel_then_a_new_one_that_is_shut_down_in_a_fit_then_nothing(
 def test_a_kernel_that_was_killed_alone_is_followed_by_its_cluster(home):
     """No kernel comes back: the supervisor ends the cluster by itself."""
     with kernel(LABKIT_KEEP_SECONDS="2") as one:
-        one.run("from labkit.cluster import start\nlab = start()")
+        one.run("from labkit.local.cluster import start\nlab = start()")
         assert family.groups(home) == {"cluster"}
         one.kill()
     until(lambda: not family.running(home))

@@ -14,14 +14,14 @@ import time
 import psutil
 import pytest
 
-from labkit.system import family, supervision
+from labkit.local import family, supervision
 from labs import python, until
 
 pytestmark = pytest.mark.fault
 
 KILLS = int(os.environ.get("KILLS", "1"))
 KEEP = 5
-START = "from labkit import cluster; lab = cluster.start(); print('up', flush=True)\n"
+START = "from labkit.local import cluster; lab = cluster.start(); print('up', flush=True)\n"
 WORK = """
 import ray
 work = ray.remote(lambda: 1)

@@ -12,9 +12,9 @@ import psutil
 import pytest
 import ray
 
-from labkit import cluster
-from labkit.cluster import preload
-from labkit.system import family
+from labkit.local import cluster
+from labkit.local import preload
+from labkit.local import family
 from labs import python, runs, until
 
 pytestmark = pytest.mark.fault
@@ -117,7 +117,7 @@ def test_rays_own_tools_ask_this_cluster_in_a_worker(lab, tmp_path):
 
 WITHOUT = """
 import ray
-from labkit import cluster
+from labkit.local import cluster
 lab = cluster.start()
 print(lab.address)
 print(ray.get(ray.remote(lambda: __import__("sys").argv[0]).remote()), lab.preloader)

@@ -9,9 +9,9 @@ import pytest
 
 from kernels import kernel
 from labkit import machine
-from labkit.cluster import variables
-from labkit.cluster.variables import REMOVED, Changes, changes
-from labkit.system import family
+from labkit.local import variables
+from labkit.local.variables import Changes, REMOVED, changes
+from labkit.local import family
 
 BEFORE = {
     "HF_HOME": "/data/apple",
@@ -35,7 +35,7 @@ NOW = {
 }
 START = """
 import json, os, warnings
-from labkit import cluster
+from labkit.local import cluster
 FIRST
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")

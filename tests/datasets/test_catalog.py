@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.datasets import load
+from course.datasets import load
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "datasets"
@@ -57,7 +57,7 @@ def test_an_installed_package_has_the_data(tmp_path):
     assert {path.name for path in files.iterdir()} == shipped
     assert not (tmp_path / "site" / "datasets").exists()  # that would be Hugging Face's
     code = (
-        "from labkit.datasets import load, shipped; print(len(load('digits', 'test')), shipped('README.md'))"
+        "from course.datasets import load, shipped; print(len(load('digits', 'test')), shipped('README.md'))"
     )
     said = run(code, tmp_path, PYTHONPATH=str(tmp_path / "site"))
     assert said.stdout == f"360 {files / 'README.md'}\n", said.stderr[-2000:]
@@ -66,7 +66,7 @@ def test_an_installed_package_has_the_data(tmp_path):
 def test_a_node_with_the_package_alone_says_how_to_get_the_data(tmp_path):
     """What Ray's `py_modules` brings to a node of a remote cluster."""
     shutil.copytree(ROOT / "labkit", tmp_path / "labkit", ignore=shutil.ignore_patterns("__pycache__"))
-    said = run("from labkit import datasets; datasets.load('digits')", tmp_path, PYTHONPATH=str(tmp_path))
+    said = run("from course import datasets; datasets.load('digits')", tmp_path, PYTHONPATH=str(tmp_path))
     assert "LabError: could not find the shipped file digits.parquet" in said.stderr
     assert "pass the rows in train_loop_config" in said.stderr
 

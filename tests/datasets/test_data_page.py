@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageOps
 
 import datasets as hugging_face
-from labkit import datasets
+from course import datasets
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from labkit.datasets import Dataset, read_rows
+from course.datasets import Dataset, read_rows
 from labkit.errors import LabError
 
 TEN = tuple("0123456789")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labkit.datasets import catalog, load
+from course.datasets import catalog, load
 from labkit.errors import LabError
 from labkit.settings import Settings
 from web import file_server

@@ -8,7 +8,7 @@ import pytest
 from labkit.display import tracebacks
 from labkit.display.tracebacks import shorten, shorten_text
 from labkit.panel import Panel
-from labkit.panel.tracking.remote import TrackedFunction
+from labkit.worker.remote import TrackedFunction
 
 
 def caught(function, *args):

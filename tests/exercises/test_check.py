@@ -8,18 +8,8 @@ import numpy as np
 import pytest
 
 from labkit.errors import LabError
-from labkit.exercises import (
-    Lesson,
-    check,
-    checking,
-    hint,
-    predict,
-    predictions,
-    progress_table,
-    registry,
-    reveal,
-)
-from labkit.exercises.answers import close_to, result_of
+from course.exercises import Lesson, check, checking, hint, predict, predictions, progress_table, registry, reveal
+from course.exercises.answers import close_to, result_of
 
 HINTS = ("Look at `backward()`, *first*", "<b>more</b>", "64 + 64")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.exercises import checking, hint, kept, progress_table, reveal
+from course.exercises import checking, hint, kept, progress_table, reveal
 
 
 @pytest.fixture
@@ -78,13 +78,13 @@ def test_an_entry_of_a_wrong_type_counts_as_none(path):
 
 def test_a_class_whose_package_is_gone_costs_no_verdict(path, monkeypatch):
     (path.parent / "class.json").write_text("{}")
-    monkeypatch.setitem(sys.modules, "classroom.attendance", None)
+    monkeypatch.setitem(sys.modules, "course.classroom.attendance", None)
     assert hint("03-1").state == "hint 1 of 3" and content(path)["hints"] == {"03-1": 1}
 
 
 KERNEL = """
-from classroom import attendance, plan
-from labkit.exercises import kept
+from course.classroom import attendance, plan
+from course.exercises import kept
 
 plan.read = lambda notebooks: plan.Plan(cells={"cell": "03 A section"})
 attendance = attendance._Attendance(kept.update, None)

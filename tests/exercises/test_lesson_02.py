@@ -8,7 +8,7 @@ import PIL.Image
 import pytest
 from ray import cloudpickle
 
-from labkit.exercises import check
+from course.exercises import check
 from verdicts import verdicts
 
 pytestmark = pytest.mark.usefixtures("lab")

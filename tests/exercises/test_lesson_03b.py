@@ -8,7 +8,7 @@ import torch
 from ray import cloudpickle
 from ray.train.torch import prepare_model
 
-from labkit.models.torch import cnn
+from course.models.torch import cnn
 from verdicts import changes, verdicts
 
 pytestmark = pytest.mark.usefixtures("lab")

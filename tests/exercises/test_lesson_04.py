@@ -1,7 +1,7 @@
 """The exercises of lesson 04: what is said of a mistake."""
 
-from labkit.exercises import registry
-from labkit.exercises.answers import Wrong
+from course.exercises import registry
+from course.exercises.answers import Wrong
 from verdicts import Runs, replaced, verdicts
 
 lesson_04 = registry.load("04")

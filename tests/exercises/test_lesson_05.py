@@ -8,7 +8,7 @@ import pytest
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 
-from labkit.exercises import check, registry
+from course.exercises import check, registry
 from verdicts import verdicts
 
 lesson_05 = registry.load("05")

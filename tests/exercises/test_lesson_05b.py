@@ -7,8 +7,8 @@ import pytest
 import torch
 from ray import tune
 
-from labkit.exercises import check, registry
-from labkit.exercises.answers import Wrong
+from course.exercises import check, registry
+from course.exercises.answers import Wrong
 from verdicts import changes, verdicts
 
 lesson_05b = registry.load("05b")

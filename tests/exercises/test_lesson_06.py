@@ -12,9 +12,9 @@ import torch
 from ray import cloudpickle
 from ray.train import CheckpointUploadMode, ReportedCheckpointStatus
 
-from labkit.exercises import check, registry
-from labkit.exercises.answers import Wrong
-from labkit.exercises.running import learners_errors
+from course.exercises import check, registry
+from course.exercises.answers import Wrong
+from course.exercises.running import learners_errors
 from verdicts import Runs, changes, replaced, solution, verdicts
 
 lesson_06 = registry.load("06")

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from labkit.exercises import check, registry
+from course.exercises import check, registry
 from verdicts import Runs, replaced, verdicts
 
 lesson_07 = registry.load("07")

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from labkit.exercises import registry
-from labkit.exercises.answers import Wrong
-from labkit.exercises.running import limited
+from course.exercises import registry
+from course.exercises.answers import Wrong
+from course.exercises.running import limited
 from verdicts import changes, verdicts
 
 lesson_08 = registry.load("08")

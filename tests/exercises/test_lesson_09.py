@@ -3,7 +3,7 @@
 import pytest
 from ray.train import ScalingConfig
 
-from labkit.exercises import registry
+from course.exercises import registry
 from verdicts import Runs, changes, verdicts
 
 lesson_09 = registry.load("09")

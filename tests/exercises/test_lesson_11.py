@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from labkit.exercises import check, registry
+from course.exercises import check, registry
 from verdicts import changes, solution, verdicts
 
 lesson_11 = registry.load("11")

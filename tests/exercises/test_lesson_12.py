@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.exercises import check, predict, reveal, solved
-from labkit.schedule import all_gather, all_reduce, compute, recv, reduce_scatter, send, start, wait
+from course.exercises import check, predict, reveal, solved
+from course.schedule import all_gather, all_reduce, compute, recv, reduce_scatter, send, start, wait
 from verdicts import verdicts
 
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from labkit.schedule import all_gather, all_reduce, compute, reduce_scatter
+from course.schedule import all_gather, all_reduce, compute, reduce_scatter
 from verdicts import verdicts
 
 

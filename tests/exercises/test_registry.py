@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from labkit.exercises import registry
+from course.exercises import registry
 
 
 def run(code, *, site, cwd):
@@ -23,7 +23,7 @@ def test_no_check_is_left_in_sys_modules():
 @pytest.mark.parametrize("cwd", ["notebooks/solutions", "."])
 def test_an_installed_labkit_finds_the_checks_next_to_the_notebooks(site, folder, cwd):
     (folder / "lessons" / "checks" / "lesson_draft.py").write_text("raise OSError")
-    code = "from labkit.exercises import check, lessons; print(len(lessons()), check('03-1', ...).state)"
+    code = "from course.exercises import check, lessons; print(len(lessons()), check('03-1', ...).state)"
     done = run(code, site=site, cwd=folder / cwd)
     assert done.stdout.decode() == f"{len(registry.lessons())} not attempted\n", done.stderr.decode()
 
@@ -31,5 +31,5 @@ def test_an_installed_labkit_finds_the_checks_next_to_the_notebooks(site, folder
 def test_without_the_checks_the_error_says_what_to_do(site, tmp_path):
     (tmp_path / "lessons" / "checks").mkdir(parents=True)  # in a folder above, which anybody may have made
     (tmp_path / "work").mkdir()
-    done = run("from labkit.exercises import check; check('03-1', 7)", site=site, cwd=tmp_path / "work")
+    done = run("from course.exercises import check; check('03-1', 7)", site=site, cwd=tmp_path / "work")
     assert b"find the checks" in done.stderr and b"fix: open the notebook in a checkout" in done.stderr

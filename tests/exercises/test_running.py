@@ -10,9 +10,9 @@ import pytest
 import ray.train
 from ray.train import report
 
-from labkit.exercises import running
-from labkit.exercises.answers import NotAttempted, Wrong
-from labkit.exercises.running import limited, run_loop
+from course.exercises import running
+from course.exercises.answers import NotAttempted, Wrong
+from course.exercises.running import limited, run_loop
 
 
 def test_a_loop_in_this_process():

@@ -4,9 +4,9 @@ import pytest
 import ray.train
 from ray import tune
 
-from labkit.exercises import registry
-from labkit.exercises.answers import NotAttempted, Wrong
-from labkit.exercises.running import limited, run_loop
+from course.exercises import registry
+from course.exercises.answers import NotAttempted, Wrong
+from course.exercises.running import limited, run_loop
 from labs import idle
 
 

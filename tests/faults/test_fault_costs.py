@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from labkit.faults import Fault, freeze
+from course.faults import Fault, freeze
 from labkit.panel import Panel
 from labs import until
 from runs_told import Run

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from labkit import faults, storage
+from course import faults
+from labkit.local import storage
 from labkit.errors import LabError
-from labkit.system import family
+from labkit.local import family
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
 from labs import runs, until

@@ -7,7 +7,7 @@ import pytest
 
 import build
 import lesson
-from labkit import faults
+from course import faults
 from labkit.errors import LabError
 
 LESSONS = {lesson.number(path): path for path in build.sources()}

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from labkit import runs
 from labkit.errors import LabError
-from labkit.models import KERAS_2
-from labkit.models.keras import PanelCallback
+from course.models import KERAS_2
+from labkit.keras import PanelCallback
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
 

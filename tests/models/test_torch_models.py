@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from benchmarks._models import mlp, to_input, train_epoch
-from labkit.models.torch import cnn, parameter_distance
+from course.models.torch import cnn, parameter_distance
 
 
 def test_images_in_logits_out_and_a_seed_leaves_torchs_numbers_alone():

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from labkit.panel.tracking.channel import Listener
+from labkit.worker.channel import Listener
 from labs import until
 
 

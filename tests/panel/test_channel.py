@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import zmq
 
-from labkit.panel.tracking import channel
-from labkit.panel.tracking.channel import Address, Listener, Sender
+from labkit.worker import channel
+from labkit.worker.channel import Address, Listener, Sender
 from labs import until
 
 
@@ -38,7 +38,7 @@ def test_scalars_become_numbers_and_what_json_cannot_express_is_dropped(sender, 
 def test_a_process_that_exits_has_sent_everything_and_close_passes_it_on():
     code = (
         "import sys\n"
-        "from labkit.panel.tracking.channel import Address, Sender\n"
+        "from labkit.worker.channel import Address, Sender\n"
         "sender = Sender(Address(*eval(sys.stdin.read())))\n"
         "for n in range(500): sender.send({'n': n})\n"
     )
@@ -90,7 +90,7 @@ def test_a_kernel_that_is_stopped_does_not_hold_up_the_training():
     """The thread that trains returns from `send` although nothing can be sent; later all of it arrives."""
     code = (
         "import time\n"
-        "from labkit.panel.tracking.channel import Listener\n"
+        "from labkit.worker.channel import Listener\n"
         "listener = Listener(lambda event: print(event['n'], flush=True))\n"
         "print(*listener.address, flush=True)\n"
         "time.sleep(120)\n"

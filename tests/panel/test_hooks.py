@@ -15,8 +15,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from labkit.panel.tracking import Tracker, hooks
-from labkit.panel.tracking.hooks import following
+from labkit.worker import Tracker, hooks
+from labkit.worker.hooks import following
 
 X = torch.arange(72, dtype=torch.float32).reshape(36, 2) / 72
 DATA = TensorDataset(X, X.sum(1, keepdim=True))
@@ -377,8 +377,8 @@ def test_an_odd_batch_and_another_thread_train_and_are_not_followed(tracker, eve
 
 LATE = """
 import sys
-from labkit.panel.tracking.hooks import following
-from labkit.panel.tracking import Tracker
+from labkit.worker.hooks import following
+from labkit.worker import Tracker
 assert "torch" not in sys.modules
 events, before = [], list(sys.meta_path)
 def loop():

@@ -11,9 +11,9 @@ import ray
 from ray import cloudpickle
 from ray.util import state
 
-from labkit.panel.tracking.channel import Sender
-from labkit.panel.tracking.mailbox import Mailbox
-from labkit.system import process_info
+from labkit.worker.channel import Sender
+from labkit.worker.mailbox import Mailbox
+from labkit import process_info
 from labs import until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
@@ -52,7 +52,7 @@ def test_the_actor_is_where_the_kernel_is(lab, box):
 
 
 def test_an_actor_that_is_lost_is_replaced(box, heard, monkeypatch):
-    monkeypatch.setattr("labkit.panel.tracking.channel._RETRY_AFTER", 0.1)
+    monkeypatch.setattr("labkit.worker.channel._RETRY_AFTER", 0.1)
     sender = Sender(box.address)
     sender.send({"n": 1})
     until(lambda: heard)

@@ -14,8 +14,8 @@ from labkit.errors import LabError, RunStopped
 from labkit.panel import Panel
 from labkit.panel.base import LivePanel
 from labkit.panel.reporters import NullReporter
-from labkit.panel.tracking.hooks import current
-from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
+from labkit.worker.hooks import current
+from labkit.worker.remote import RemoteTracker, TrackedFunction
 from labkit.runs import record as records
 from labkit.settings import Settings
 from labs import until

@@ -7,7 +7,7 @@ from kernels import kernel
 TRAINING = """
 import time
 from labkit.panel import Panel
-from labkit.panel.tracking.hooks import current
+from labkit.worker.hooks import current
 
 with Panel("endless"):
     while True:

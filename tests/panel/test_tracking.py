@@ -17,10 +17,10 @@ import pandas
 import pyarrow
 import pytest
 
-from labkit.panel.tracking import Tracker
-from labkit.panel.tracking.hooks import memory, numbers
-from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
-from labkit.panel.tracking.rows import of_columns
+from labkit.worker import Tracker
+from labkit.worker.hooks import memory, numbers
+from labkit.worker.remote import RemoteTracker, TrackedFunction
+from labkit.worker.rows import of_columns
 from labkit.settings import NODE_NAME
 from labs import until
 
@@ -202,9 +202,9 @@ class Nothing:
 
 sys.meta_path.insert(0, Nothing())
 tracker = pickle.loads(sys.stdin.buffer.read())
-from labkit.panel.tracking import mailbox
-from labkit.panel.tracking.hooks import current
-from labkit.panel.tracking.remote import TrackedFunction
+from labkit.worker import mailbox
+from labkit.worker.hooks import current
+from labkit.worker.remote import TrackedFunction
 
 def loop():
     print("trains")

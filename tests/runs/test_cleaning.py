@@ -10,7 +10,7 @@ import pytest
 
 from labkit.__main__ import main
 from labkit.runs.record import this_process
-from labkit.system import supervision
+from labkit.local import supervision
 from records import write
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]

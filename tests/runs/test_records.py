@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from labkit import runs
-from labkit.datasets import Dataset
+from course.datasets import Dataset
 from labkit.errors import LabError
 from labkit.panel import Panel
 from labkit.runs import record as records

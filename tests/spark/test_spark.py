@@ -10,10 +10,10 @@ import pyspark
 import pytest
 
 from kernels import kernel
-from labkit import spark
+from labkit.local import spark
 from labkit.errors import LabError, RunStopped
-from labkit.spark import driver
-from labkit.system import family
+from labkit.local import spark as driver
+from labkit.local import family
 from labs import interrupted_inside, processes_of, python, runs, until, wait_until_nothing_lives
 
 
@@ -93,7 +93,7 @@ def test_what_stands_in_the_way_of_a_start(home, tmp_path, monkeypatch):
 
 
 def test_a_script_that_just_ends(home):
-    done = python("from labkit import spark; print(spark.session(slots=1))")
+    done = python("from labkit.local import spark; print(spark.session(slots=1))")
     assert done.returncode == 0, done.stdout
     assert "local[1]" in done.stdout
     wait_until_nothing_lives(home)
@@ -102,7 +102,7 @@ def test_a_script_that_just_ends(home):
 @pytest.mark.fault
 def test_labkit_stop_ends_the_spark_of_a_living_kernel_and_a_kill_leaves_nothing(home):
     with kernel() as one:
-        begun = one.run("from labkit import spark; lab = spark.session(workers=2); lab")
+        begun = one.run("from labkit.local import spark; lab = spark.session(workers=2); lab")
         assert begun.error is None, begun.error
         done = python("from labkit.__main__ import main; main(['stop'])")
         assert "stopped spark: java" in done.stdout

@@ -14,14 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import spark
+from labkit.local import spark
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
 from labkit.runs import record as records
 from labkit.spark import panel as spark_panel
 from labkit.spark.panel import SparkPanel
-from labkit.system import family
+from labkit.local import family
 from labs import interrupt_when, until
 
 

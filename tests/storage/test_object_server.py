@@ -13,11 +13,12 @@ import pytest
 
 import labs
 import object_servers
-from labkit import machine, storage
+from labkit import machine
+from labkit.local import storage
 from labkit.errors import LabError, RunStopped
 from labkit.settings import Settings
 from labkit.storage.client import ObjectFiles
-from labkit.system import family, supervision
+from labkit.local import family, supervision
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_after_a_kill_an_old_handle_says_so_and_goes_on_later(store, settings):
 
 
 def test_another_process_finds_it_leaves_it_and_can_stop_it(store, settings):
-    lines = "from labkit import storage; s = storage.start(); s.files.pipe_file('lab/b', b'2'); "
+    lines = "from labkit.local import storage; s = storage.start(); s.files.pipe_file('lab/b', b'2'); "
     lines += "print(s.endpoint)"
     done = labs.python(lines, LABKIT_HOME=str(settings.home))
     assert (done.returncode, done.stdout.strip()) == (0, store.endpoint)
@@ -129,7 +130,7 @@ def test_what_does_not_start_says_why_and_leaves_nothing(settings, tmp_path, mon
 @pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root makes network namespaces")
 def test_a_server_of_another_host_is_neither_stopped_nor_doubled(store, settings):
     """As with one home on two machines, or in two containers."""
-    code = "from labkit import storage; from labkit.storage import server; server._END_SECONDS = 0.2"
+    code = "from labkit.local import storage; from labkit.storage import server; server._END_SECONDS = 0.2"
     up = f"ip link set lo up; exec {sys.executable} -c '{code}; print(storage.start())'"
     there = {**os.environ, "LABKIT_HOME": str(settings.home)}
 

@@ -11,7 +11,7 @@ from pyarrow.fs import FileSelector, FileType
 
 import labs
 import object_servers
-from labkit import storage
+from labkit.local import storage
 from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.storage import check_run_name
@@ -289,7 +289,7 @@ def test_the_readers_own_keys_are_not_hidden(own, tmp_path):
     mine.write_text("[default]\naws_access_key_id = MINE\naws_secret_access_key = mine\n")
     put(own.filesystem, "lab/a", b"found")
     assert read_elsewhere(own.filesystem, "lab/a", AWS_SHARED_CREDENTIALS_FILE=str(mine)) == "found"
-    look = "import botocore.session as s; from labkit import storage; storage.start(); "
+    look = "import botocore.session as s; from labkit.local import storage; storage.start(); "
     look += "print(s.Session().get_credentials().access_key)"
     done = labs.python(look, AWS_SHARED_CREDENTIALS_FILE=str(mine), LABKIT_HOME=str(own.home))
     assert done.stdout.strip() == "MINE"

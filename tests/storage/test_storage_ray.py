@@ -13,7 +13,8 @@ from ray import cloudpickle
 import labs
 import object_servers
 from benchmarks import faults
-from labkit import cluster, datasets, storage
+from course import datasets
+from labkit.local import cluster, storage
 from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.train import TrainPanel

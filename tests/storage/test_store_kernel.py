@@ -11,7 +11,8 @@ SETUP = """
 import time
 import pyarrow.parquet
 import ray.data
-from labkit import cluster, datasets, storage
+from course import datasets
+from labkit.local import cluster, storage
 from labkit.data import DataPanel
 
 lab, store = cluster.start(), storage.start()

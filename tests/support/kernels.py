@@ -17,8 +17,8 @@ import os, time
 import ray, ray.train
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
-from labkit import cluster
-from labkit.panel.tracking.hooks import current
+from labkit.local import cluster
+from labkit.worker.hooks import current
 from labkit.train.panel import TrainPanel
 
 lab = cluster.start()

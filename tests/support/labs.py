@@ -17,8 +17,8 @@ import psutil
 import pytest
 import ray
 
-from labkit import cluster, spark
-from labkit.system import supervision
+from labkit.local import cluster, spark
+from labkit.local import supervision
 
 ROOT = Path(__file__).resolve().parents[2]  # of the checkout
 

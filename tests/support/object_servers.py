@@ -15,7 +15,7 @@ import psutil
 import web
 from labkit.settings import Settings
 from labkit.storage import store as storage
-from labkit.system import family, supervision
+from labkit.local import family, supervision
 
 NAMED = {
     name: os.environ[name]

@@ -18,7 +18,7 @@ from ray import cloudpickle
 
 import build
 import lesson
-from labkit.exercises import check
+from course.exercises import check
 
 _numbers = itertools.count()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.system import family, supervision
+from labkit.local import family, supervision
 from labs import runs
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from labkit import machine
 from labkit.settings import Settings
-from labkit.system import diagnosis, doctor
-from labkit.system.diagnosis import Diagnosis, Finding
+from labkit.local import doctor as diagnosis
+from labkit.local.doctor import doctor
+from labkit.local.doctor import Diagnosis, Finding
 
 GB = 1_000_000_000
 GOOD, BAD = Finding("cores", True, "2"), Finding("Chromium", False, "none", "apt-get install <chromium>")
@@ -188,7 +189,7 @@ def test_a_folder_for_temporary_files_that_does_not_fit(look, tmp_path, monkeypa
 def test_looking_loads_nothing_heavy_and_makes_nothing(home):
     code = """
 import sys
-from labkit.system import doctor
+from labkit.local.doctor import doctor
 print(doctor())
 print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)
 """

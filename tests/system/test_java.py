@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import LabError
-from labkit.system import java
+from labkit.local import java
 
 
 def test_java_home_is_a_choice(tmp_path, monkeypatch):

@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from labkit.errors import LabError
-from labkit.system import family, process_info, supervision
+from labkit import process_info
+from labkit.local import family, supervision
 from labs import processes_of, runs, until
 
 SLEEP = ["sleep", "900"]
@@ -59,7 +60,7 @@ def supervisor_of(home):
 USER = """
 import os, sys, time
 from pathlib import Path
-from labkit.system import supervision
+from labkit.local import supervision
 home, keep, fork = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 supervision.use(home, "one", keep=keep)
 supervision.start(home, ["sleep", "900"], group="one", log=home / "log")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.system import family, supervision, temporary
+from labkit.local import family, supervision, temporary
 from labs import until
 
 # As multiprocessing's fork server and DataLoader's workers listen.

@@ -15,7 +15,7 @@ from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
-from labkit import faults
+from course import faults
 from labkit.errors import RunStopped
 from labkit.panel.workers import WorkerState
 from labkit.settings import Settings

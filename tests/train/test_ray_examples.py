@@ -19,7 +19,7 @@ import numpy, torch
 import ray
 from ray.train.torch import TorchTrainer
 from ray.tune import ResultGrid, Tuner
-from labkit import cluster
+from labkit.local import cluster
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel

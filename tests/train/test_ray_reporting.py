@@ -26,10 +26,10 @@ from labkit import runs
 from labkit.cluster import capacity
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
-from labkit.panel.tracking import hooks
-from labkit.panel.tracking.mailbox import Mailbox
+from labkit.worker import hooks
+from labkit.worker.mailbox import Mailbox
 from labkit.settings import Settings
-from labkit.system import family
+from labkit.local import family
 from labkit.train import TrainPanel
 from labkit.train.callbacks import ReportCallback, first_failure
 from labs import held_cpus, idle, interrupt_when, until

@@ -10,8 +10,8 @@ import traceback
 import pytest
 from ray import cloudpickle
 
-from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
-from labkit.panel.tracking.sendable import raise_sendable
+from labkit.worker.remote import RemoteTracker, TrackedFunction
+from labkit.worker.sendable import raise_sendable
 
 
 class DataMissing(Exception):
@@ -89,7 +89,7 @@ def test_a_class_that_the_receiver_has_is_that_class_and_another_ones_name_stays
     (tmp_path / "of_workers.py").write_text("class Refused(Exception):\n    code = 7\n")
     write = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import of_workers, ray.cloudpickle as pickler\n"
-        "from labkit.panel.tracking.sendable import raise_sendable\n"
+        "from labkit.worker.sendable import raise_sendable\n"
         "try:\n    try:\n        raise of_workers.Refused('by the store')\n"
         "    except Exception as error:\n        raise_sendable(error)\n"
         "except Exception as error:\n    sys.stdout.buffer.write(pickler.dumps(error))\n"

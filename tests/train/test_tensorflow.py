@@ -14,9 +14,10 @@ import ray.train
 from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 
-from labkit import cluster, datasets
+from course import datasets
+from labkit.local import cluster
 from labkit.errors import RunFailed
-from labkit.models import KERAS_2
+from course.models import KERAS_2
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel
 from labs import idle

@@ -7,7 +7,7 @@ import pytest
 from ray.train import CheckpointConfig
 
 from labkit.errors import LabError
-from labkit.models.torch import cnn
+from course.models.torch import cnn
 from labkit.train import panel, reported_checkpoints
 from labkit.train.callbacks import unranked, wrong_order
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from kernels import kernel
-from labkit.system import supervision
+from labkit.local import supervision
 from labkit.tune import trials
 from labs import home as home_of_its_own
 
@@ -19,7 +19,7 @@ SETUP = """
 import os, tempfile, time
 os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0"
 from ray import tune
-from labkit import cluster, storage
+from labkit.local import cluster, storage
 from labkit.tune import SweepPanel
 
 home = os.environ["LABKIT_HOME"]

@@ -9,7 +9,7 @@ from ray.train.torch import TorchTrainer, prepare_model
 
 from benchmarks._engines.stopwatch import Stopwatch
 from benchmarks._models import mlp, train_epoch
-from labkit import cluster
+from labkit.local import cluster
 from labkit.data import quiet
 
 work = Stopwatch(sys.argv[1])

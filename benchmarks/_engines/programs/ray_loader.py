@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from benchmarks._engines.stopwatch import Stopwatch
 from benchmarks._models import mlp, train_epoch
-from labkit import cluster
+from labkit.local import cluster
 
 work = Stopwatch(sys.argv[1])
 

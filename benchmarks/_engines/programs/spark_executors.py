@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from benchmarks._engines.stopwatch import Stopwatch
 from benchmarks._models import mlp, train_epoch
-from labkit import spark
+from labkit.local import spark
 
 work = Stopwatch(sys.argv[1])
 

@@ -1,0 +1,113 @@
+"""How far a reader in a class has come: minutes per section, the latest runs, and what the doctor would fix.
+
+While ``HOME/class.json`` exists, labkit calls `attend` with each check, hint and prediction. An IPython hook
+then notes each cell. A thread adds the cells up in ``exercises.json`` and starts the process that shares this
+file, which ends with this kernel. No cell waits for the thread.
+"""
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from course.classroom import plan
+from labkit.settings import Settings
+
+_PAUSE = 5.0  # seconds from one update of the file to the next
+_IDLE = 15 * 60  # seconds without a cell that still count as work
+
+Update = Callable[[Callable[[dict[str, Any]], None]], object]
+
+
+def attend(update: Update, notebooks: Path) -> None:
+    """Note each cell of this kernel from now on.
+
+    Args:
+        update: changes the content of ``exercises.json``.
+        notebooks: the folder of the lessons.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None:
+        note = _attendance(update, notebooks).note
+        if note not in shell.events.callbacks["post_run_cell"]:
+            shell.events.register("post_run_cell", note)
+
+
+class _Attendance:
+    """The cells of this kernel, and the thread that adds them up."""
+
+    def __init__(self, update: Update, notebooks: Path) -> None:
+        self._update, self._notebooks = update, notebooks
+        self._cells: deque[tuple[str, float]] = deque(maxlen=1000)  # (source, when it ended), to be counted
+        self._section, self._since, self._ended = "", 0.0, 0.0  # of the last cell that was counted
+        self._sharing: subprocess.Popen | None = None
+        self._news = threading.Event()
+        threading.Thread(target=self._work, name="labkit-class", daemon=True).start()
+
+    def note(self, result: Any) -> None:
+        """Called by IPython after each cell."""
+        self._cells.append((str(result.info.raw_cell), time.time()))
+        self._news.set()
+
+    def _work(self) -> None:
+        while self._news.wait():
+            self._news.clear()
+            with contextlib.suppress(Exception):  # nothing of this may show up in a lesson
+                if (Settings.from_env().home / "class.json").exists():
+                    found = {"runs": _latest_runs(), "doctor": _doctors_topics()}
+                    self._update(lambda content, found=found: self._add(content, found))
+                    self._share()
+            time.sleep(_PAUSE)
+
+    def _add(self, content: dict[str, Any], found: dict[str, Any]) -> None:
+        """Add the time since the cell before to the section of each cell."""
+        minutes = content.setdefault("minutes", {})
+        while self._cells:
+            source, ended = self._cells.popleft()
+            before, self._ended = self._ended or ended, ended
+            section = plan.read(self._notebooks).cells.get(source.strip()) or self._section
+            if section != self._section:
+                self._section, self._since = section, before
+            if section:
+                spent = minutes.get(section, {}).get("minutes", 0) + min(max(ended - before, 0), _IDLE) / 60
+                minutes[section] = {"minutes": round(spent, 2), "from": self._since, "to": ended}
+        content.update(found)
+
+    def _share(self) -> None:
+        """Start the process that shares the file. One that has failed would fail again."""
+        if self._sharing is None or self._sharing.poll() == 0:
+            # It ends when its input does, which this kernel's end closes. With -P no file of the notebook's
+            # folder can take the place of one of Python's modules.
+            command = [sys.executable, "-P", "-m", "classroom", "share"]
+            with open(Settings.from_env().home / "class-problem", "w") as problem:
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": problem}
+                self._sharing = subprocess.Popen(command, **pipes)
+
+
+_attendance = cache(_Attendance)  # one for this kernel
+
+
+def _latest_runs() -> dict[str, dict[str, float]]:
+    """Workers and rows/s of the latest finished run of each name that begins like a lesson ("03-")."""
+    records, found = Settings.from_env().home.glob("runs/[0-9][0-9]*-*/*/run_record.json"), {}
+    for path in sorted(records, key=lambda path: path.stat().st_mtime):
+        with contextlib.suppress(ValueError, AttributeError, KeyError, TypeError):  # damaged
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if record["state"] == "finished" and (rate := record["rows_per_second"]):
+                found[record["name"]] = {"workers": record.get("workers") or 1, "rows/s": round(rate, 1)}
+    return found
+
+
+@cache
+def _doctors_topics() -> list[str]:
+    """The topics that the doctor would fix; its texts have paths and addresses."""
+    from labkit.local.doctor import doctor
+
+    return [finding.topic for finding in doctor().findings if not finding.ok]

@@ -1,0 +1,203 @@
+"""What a learner shares with a class: one small JSON file, in a place that the teacher names.
+
+    $ python -m course.classroom join /mnt/class --as ann
+    $ python -m course.classroom show             # exactly what is shared
+
+Who has not joined shares nothing. `join` writes ``HOME/class.json``. While that file exists, labkit notes
+minutes and runs in ``exercises.json`` and starts `share` with each kernel: a process that puts what it may
+share of ``exercises.json`` into the place. If the place doesn't answer, that process waits and no cell does.
+"""
+
+import contextlib
+import json
+import secrets
+import select
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from course.classroom.place import NAME, explained, keys_file, open_place
+from course.classroom.plan import lesson_of
+from labkit.errors import LabError
+from labkit.files import atomic_write
+from labkit.settings import Settings
+
+_LONGEST = 40  # characters of a nickname
+_PAUSE = 2.0  # seconds between two looks at exercises.json, which a kernel writes every five seconds at most
+_JOIN = "python -m course.classroom join PLACE --as NICKNAME"
+
+
+@dataclass(frozen=True, repr=False)
+class Shared:
+    """What is shared, where and under which name. Displays itself."""
+
+    place: str = ""
+    file: str = ""
+    content: str = ""
+    problem: str = ""
+
+    def __repr__(self) -> str:
+        if not self.place:
+            return f"You are in no class, and nothing is shared. To join one: {_JOIN}"
+        failed = f"\nThe last try failed: {self.problem}" if self.problem else ""
+        return f"Shared in {self.place}, as {self.file}, and nothing else:\n{self.content}{failed}"
+
+
+def join(place: str, nickname: str) -> Shared:
+    """Share your progress from now on, in `place`, under `nickname`; returns what is shared.
+
+    Args:
+        place: the path of a folder, or the address of a bucket. Its keys come from ``LABKIT_S3_ACCESS_KEY``
+            and ``LABKIT_S3_SECRET_KEY`` and are kept in ``LABKIT_HOME``, or are those that AWS's tools find.
+
+    Raises:
+        LabError: the nickname is not one, or the place cannot be written to.
+    """
+    name = nickname.strip() if isinstance(nickname, str) else ""
+    if not (0 < len(name) <= _LONGEST and name.isprintable()):
+        fact = f"the nickname is {str(nickname)[:_LONGEST]!r}"
+        raise LabError("join the class", fact, f"choose 1 to {_LONGEST} letters, digits or signs")
+    leave()
+    _forget()  # keys of an earlier class, whose class.json was lost
+    member = {"place": place, "nickname": name, "file": f"{secrets.token_hex(8)}.json"}
+    if "://" not in place:
+        member["place"] = str(Path(place).expanduser().absolute())
+    try:
+        _write_keys(member["place"])
+        with explained("join the class", target := open_place(member["place"])):
+            target.write(member["file"], _content(member))
+        atomic_write(_home() / "class.json", json.dumps(member), mode=0o600)
+    except BaseException:
+        _forget()
+        raise
+    return show()
+
+
+def leave() -> bool:
+    """Share nothing any more, and delete what is shared; whether there was a class to leave.
+
+    A `LabError` says that the file cannot be deleted from the place. Even then nothing is shared any more.
+    """
+    if not (member := _member()):
+        return False
+    target = open_place(member["place"])
+    (_home() / "class.json").unlink()  # first of all, so that nothing is written once more
+    try:
+        with explained(f"delete {member['file']} from {member['place']}", target):
+            target.delete(member["file"])
+    finally:
+        _forget()
+    return True
+
+
+def show() -> Shared:
+    """What is shared with the class, to the letter: the file of the next write."""
+    if not (member := _member()):
+        return Shared()
+    problem = ""
+    with contextlib.suppress(OSError):
+        problem = (_home() / "class-problem").read_text(encoding="utf-8").strip()
+    return Shared(member["place"], member["file"], _content(member).decode(), problem)
+
+
+def share() -> None:
+    """Share what changes, until standard input ends: a kernel starts this, and its end closes the input.
+
+    Several kernels of a home start several such processes, and one of them at a time shares.
+    """
+    from filelock import FileLock, Timeout
+
+    lock, shared, over = FileLock(_home() / ".class.lock"), 0, False
+    while (member := _member()) and not over:
+        over = bool(select.select([sys.stdin], [], [], _PAUSE)[0])
+        with contextlib.suppress(Timeout):
+            lock.acquire(timeout=0)
+            shared = _share_change(member, shared)
+
+
+def _share_change(member: dict[str, str], shared: int) -> int:
+    """Write the file if ``exercises.json`` has changed since the time `shared`; returns its present time."""
+    problem = _home() / "class-problem"
+    try:
+        if (changed := (_home() / "exercises.json").stat().st_mtime_ns) != shared:
+            target = open_place(member["place"])
+            target.write(member["file"], _content(member))
+            if _member() != member:  # the reader has left meanwhile, in another process
+                target.delete(member["file"])
+        problem.unlink(missing_ok=True)
+        return changed
+    except Exception as error:  # `show` prints it
+        atomic_write(problem, f"{type(error).__name__}: {error}")
+        return shared
+
+
+def _content(member: dict[str, str]) -> bytes:
+    """The file. Names of the reader's own, paths, code, guesses and error texts are not in it."""
+    kept = _kept()
+    minutes, predictions = _entries(kept, "minutes", dict), _entries(kept, "predictions", dict)
+    last = max(minutes, key=lambda section: minutes[section].get("to", 0), default="")
+    begin, end = (minutes[last].get(name, 0) for name in ("from", "to")) if last else (0, 0)
+    content = {
+        "nickname": member["nickname"],
+        "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "solved": sorted(_entries(kept, "solved", str)),
+        "hints": _entries(kept, "hints", int),
+        "predictions": {id: one.get("verdict", "open") for id, one in predictions.items()},
+        "minutes": {section: one.get("minutes", 0) for section, one in minutes.items()},
+        "section": {"name": last, "minutes": round((end - begin) / 60, 1)},
+        "runs": _with_speed_up(_entries(kept, "runs", dict)),
+        "doctor": kept.get("doctor", []),
+    }
+    return json.dumps(content, indent=1).encode()
+
+
+def _kept() -> dict[str, Any]:
+    """The content of ``exercises.json``; {} if there is none, or it is damaged."""
+    with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):
+        content = json.loads((_home() / "exercises.json").read_bytes())
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def _entries(kept: dict[str, Any], section: str, kind: type) -> dict[str, Any]:
+    entries = kept.get(section) or {}
+    return {name: one for name, one in entries.items() if isinstance(one, kind)}
+
+
+def _with_speed_up(runs: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """The runs; where the same lesson has a run with one worker, with the speed-up over that one."""
+    alone = {lesson_of(name): run["rows/s"] for name, run in runs.items() if run["workers"] == 1}
+    found = {}
+    for name, run in runs.items():
+        one = alone.get(lesson_of(name)) if run["workers"] > 1 else None
+        found[name[:_LONGEST]] = run | ({"speed-up": round(run["rows/s"] / one, 2)} if one else {})
+    return found
+
+
+def _member() -> dict[str, str] | None:
+    """Place, nickname and file name; None if the reader is in no class."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):  # damaged
+        member = json.loads((_home() / "class.json").read_bytes())
+        if NAME.fullmatch(member["file"]):
+            return member
+    return None
+
+
+def _home() -> Path:
+    return Settings.from_env().home
+
+
+def _write_keys(place: str) -> None:
+    settings = Settings.from_env()
+    settings.make_home()
+    if "://" in place and settings.s3_access_key and settings.s3_secret_key:
+        from labkit.local.object_server import write_keys
+
+        write_keys(keys_file(), settings.s3_access_key, settings.s3_secret_key)
+
+
+def _forget() -> None:
+    for path in (_home() / "class.json", _home() / "class-problem", keys_file()):
+        path.unlink(missing_ok=True)

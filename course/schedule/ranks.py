@@ -1,0 +1,211 @@
+"""The same generators on real ranks: processes that are connected by torch.distributed with Gloo."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import re
+import socket
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from labkit import interrupts
+from labkit.errors import LabError, expect_int
+from course.schedule.ops import MESSAGES, Op
+
+_LIMIT = 20.0  # seconds that a rank waits for another one
+_START = 60.0  # seconds for processes that start on a busy machine
+# Imported once, in a process from which the ranks are forked: torch takes a second and more.
+# Without torch._dynamo, each rank would import it when it makes its first optimizer.
+_PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "ray.cloudpickle", "course.schedule.ranks"]
+_HEADER = 10  # whole numbers before an array: its type, its number of axes, and their lengths
+Finish = Callable[[], Any]  # waits for a message or a collective, and returns its result
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came out of real ranks: what each returned, and the seconds of the slowest."""
+
+    results: list[Any]
+    seconds: float
+
+    def __repr__(self) -> str:
+        return f"measured: {len(self.results)} real ranks, {self.seconds:.3f} s"
+
+
+def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: float = _LIMIT) -> Measured:
+    """Run ``program(rank, world, *args)`` in `world` processes; none may wait for more than `limit` seconds.
+
+    A script calls it below ``if __name__ == "__main__":``, as always with `multiprocessing`.
+
+    Raises:
+        LabError: a rank raised, or waited for too long.
+    """
+    from ray import cloudpickle
+
+    attempt = f"run {getattr(program, '__name__', 'the program')} on {world} real ranks"
+    expect_int(attempt, "world", world)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    payload, answers, others = cloudpickle.dumps((program, args)), {}, set(multiprocessing.active_children())
+    died, deadline = False, time.monotonic() + _START + limit
+    with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder, contextlib.ExitStack() as ends:
+        with interrupts.held():  # a pool that is interrupted while it starts leaves its processes
+            pool = ends.enter_context(context.Pool(world, _watch_parent))
+        ranks = set(multiprocessing.active_children()) - others  # the pool replaces those that end
+        work = [(rank, world, payload, folder, limit) for rank in range(world)]
+        arriving = pool.imap_unordered(_rank, work)
+        while len(answers) < world and time.monotonic() < deadline:
+            with contextlib.suppress(multiprocessing.TimeoutError):
+                rank, *answers[rank] = arriving.next(timeout=1)
+                continue
+            died = any(one.exitcode is not None for one in ranks)
+            if died or any(said for said, *_ in answers.values()):
+                break
+    silent = ", ".join(str(rank) for rank in range(world) if rank not in answers)
+    if silent and died:
+        fact = f"a process ended without a word, and there is no answer from rank {silent}"
+    elif failed := [f"rank {rank} {said}" for rank, (said, *_) in sorted(answers.items()) if said]:
+        fact = failed[0]
+    elif silent:
+        fact = f"there was no answer from rank {silent}"
+    else:
+        results = [pickle.loads(answers[rank][1]) for rank in range(world)]
+        return Measured(results, max(seconds for *_, seconds in answers.values()))
+    raise LabError(attempt, fact, "run it in the simulator, which explains a deadlock")
+
+
+def _rank(work: tuple[int, int, bytes, str, float]) -> tuple[int, str, bytes, float]:
+    """In the process of one rank: the rank, what it raised or "", its pickled result, and its seconds."""
+    import logging
+    import warnings
+
+    import torch
+    import torch.distributed as dist
+
+    rank, world, payload, folder, limit = work
+    answering = None
+    try:
+        torch.set_num_threads(1)
+        warnings.simplefilter("ignore")  # the notebook would show those of all ranks
+        logging.disable(logging.WARNING)
+        os.environ["GLOO_SOCKET_IFNAME"] = min({name for _, name in socket.if_nameindex()} & {"lo", "lo0"})
+        store = dist.FileStore(f"{folder}/store", world)
+        options = {"rank": rank, "world_size": world, "timeout": timedelta(seconds=limit)}
+        dist.init_process_group("gloo", store=store, **options)
+        program, args = pickle.loads(payload)
+        answering = _Answering(program(rank, world, *args))
+        dist.barrier()
+        begin = time.perf_counter()
+        value = answering.run()
+        seconds = time.perf_counter() - begin
+        dist.barrier()
+        return rank, "", pickle.dumps(value), seconds
+    except BaseException as error:
+        text = re.sub(r"^\[\S+\] |\. This is typically.*", "", str(error).strip().partition("\n")[0])
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f" when it {answering.doing}" if answering and answering.doing else f" (line {last.lineno})"
+        return rank, f"raised {type(error).__name__}: {text}{where}", b"", 0.0
+
+
+def _watch_parent() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone."""
+    multiprocessing.parent_process().join()
+    os._exit(0)
+
+
+class _Answering:
+    """Runs a generator, and answers each of its yields by torch.distributed."""
+
+    def __init__(self, generator: Generator) -> None:
+        self.generator, self.doing = generator, ""
+        self.messages: Counter[tuple] = Counter()  # of each ("send" or "recv", rank)
+        self.groups: dict[tuple | None, Any] = {None: None}
+        self.started: list[Finish] = []
+
+    def run(self) -> Any:
+        value = None
+        while True:
+            try:
+                op = self.generator.send(value)
+            except StopIteration as end:
+                for finish in self.started:
+                    finish()
+                return end.value
+            self.doing = f"{op} in line {self.generator.gi_frame.f_lineno}"
+            value = self._answer(op)
+            self.doing = ""
+
+    def _answer(self, op: Op) -> Any:
+        if op.kind == "compute":
+            return None
+        if op.kind == "start":
+            self.started.append(cache(self._begin(op.inner)))  # asked again, it has its result
+            return self.started[-1]
+        return op.inner() if op.kind == "wait" else self._begin(op)()
+
+    def _begin(self, op: Op) -> Finish:
+        if op.kind not in MESSAGES:
+            return self._collective(op)
+        number = self.messages[op.kind, op.peer]
+        self.messages[op.kind, op.peer] += 1
+        tags = (2 * number, 2 * number + 1)  # of the header and of the array
+        return self._send(op, tags) if op.kind == "send" else self._recv(op, tags)
+
+    def _send(self, op: Op, tags: tuple[int, int]) -> Finish:
+        import torch
+        import torch.distributed as dist
+
+        array = np.ascontiguousarray(op.array)
+        header = [ord(array.dtype.char), array.ndim, *array.shape]
+        parts = [torch.tensor(header + [0] * (_HEADER - len(header))), torch.from_numpy(array)]
+        works = [dist.isend(part, op.peer, tag=tag) for part, tag in zip(parts, tags, strict=True)]
+        return lambda: [work.wait() for work in works] and parts and None  # keeps them until then
+
+    def _recv(self, op: Op, tags: tuple[int, int]) -> Finish:
+        import torch
+        import torch.distributed as dist
+
+        header = torch.zeros(_HEADER, dtype=torch.int64)
+        work = dist.irecv(header, op.peer, tag=tags[0])
+
+        def finish() -> np.ndarray:
+            work.wait()
+            kind, axes, *shape = header.tolist()
+            array = np.empty(shape[:axes], np.dtype(chr(kind)))
+            dist.recv(torch.from_numpy(array), op.peer, tag=tags[1])
+            return array
+
+        return finish
+
+    def _collective(self, op: Op) -> Finish:
+        import torch
+        import torch.distributed as dist
+
+        if op.group not in self.groups:
+            self.groups[op.group] = dist.new_group(list(op.group), use_local_synchronization=True)
+        group, mine = self.groups[op.group], torch.from_numpy(np.ascontiguousarray(op.array))
+        options, world = {"group": group, "async_op": True}, dist.get_world_size(group)
+        if op.kind == "all_reduce":
+            result, work = mine, dist.all_reduce(mine, **options)
+        elif op.kind == "all_gather":
+            result = torch.empty((world * mine.shape[0], *mine.shape[1:]), dtype=mine.dtype)
+            work = dist.all_gather_single(result, mine, **options)
+        else:
+            result = torch.empty((mine.shape[0] // world, *mine.shape[1:]), dtype=mine.dtype)
+            work = dist.reduce_scatter_single(result, mine, **options)
+        return lambda: (work.wait(), mine, result.numpy())[-1]

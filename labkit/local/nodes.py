@@ -1,0 +1,359 @@
+"""A cluster on this machine: the `ray start` commands of its nodes, what grows, shrinks and stops it."""
+
+import contextlib
+import importlib
+import json
+import math
+import os
+import re
+import secrets
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import psutil
+
+from labkit import interrupts
+from labkit.cluster import connection
+from labkit.cluster.capacity import Node
+from labkit.cluster.handle import Cluster
+from labkit.local.preload import Modules, Preloader
+from labkit.local.variables import Changes, changes
+from labkit.display.progress import Waiting
+from labkit.errors import LabError, expect_int
+from labkit.files import private_file
+from labkit.interrupts import alone, wait_until
+from labkit.machine import free_port
+from labkit.settings import NODE_NAME, Settings
+from labkit import process_info
+from labkit.local import family, supervision, temporary
+
+GROUP = family.CLUSTER
+OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
+START_TIMEOUT = 180  # seconds for one `ray start`; a cold disk needs 40, a machine with load 16 more than 90
+_SLOW_AFTER = 40  # seconds of one `ray start` after which a line says what is known
+# A raylet ends if its dashboard agent, a Python program, hasn't started within 15 s (its log: "Timed out
+# waiting for file"), and `ray start` then waits 30 s for it. Neither can be set: ray-project/ray 65983.
+_TOO_BUSY = "timed out during startup"
+_NOTICED_WITHIN = 30  # seconds until the head has noticed that a node has joined or gone
+_ATTEMPTS = 3  # each reads more of what the next one needs from the disk
+# `ray start` takes a second or two until it binds ports that were free before, and another program may be
+# quicker: the head's port, the dashboard's, and that again after `ray start` tried it. Or two free ports that
+# were drawn for one node are the same.
+_PORT_TAKEN = (
+    "Failed to start the grpc server",
+    "Failed to bind to",
+    "Failed to find a valid port",
+    "is not used by multiple components",
+)
+_NO_DASHBOARD = "Failed to start the dashboard"  # after it come lines of its log, which end anywhere
+# Tasks run on without the others: dashboard, monitors, the server of Ray's clients.
+_HEAD = ("gcs_server", "raylet")
+
+# Runs the `ray` CLI with `sys.executable` replaced: Ray starts its workers with that path.
+_PROGRAM = "import sys; sys.executable = sys.argv.pop(1); from ray.scripts.scripts import main; main()"
+
+
+class LocalCluster(Cluster):
+    """The cluster of the home on this machine: its nodes with their fork servers.
+
+    Attributes:
+        token: the file with its authentication token.
+        folder: Ray's folder for sockets and logs.
+        preloader: the fork servers; None where Ray starts its workers by itself.
+        changes: what this process's workers have that the nodes don't have.
+    """
+
+    is_ours = True
+
+    def __init__(self, settings: Settings, modules: Modules | None) -> None:
+        super().__init__("")
+        self._home = settings.home
+        self.token = settings.home / "ray-token"
+        private_file(self.token, secrets.token_hex(32))  # at its first use
+        self.folder = family.make_folder(settings.home)
+        self.log_dir = self.folder / "session_latest" / "logs"
+        self.changes = Changes()
+        self.preloader = None
+        if settings.preload and modules and Preloader.is_possible():
+            self.preloader = Preloader(self._home, self.folder, modules)
+        self._head: list[psutil.Process] = []
+        self._head_started_at = math.inf  # by this process; the clock's seconds
+
+    def alone(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        """For the one process of the home that starts a cluster; the others wait."""
+        path, seconds = self.folder / "starting", 2 * START_TIMEOUT
+        return alone(path, seconds=seconds, check=check, attempt="start a cluster")
+
+    def find(self) -> bool:
+        """Connect to the cluster that an earlier kernel left running. What it has left half is stopped."""
+        supervision.use(self._home, GROUP)
+        facts = supervision.noted(self._home, GROUP, {"address": str, "dashboard": str})
+        self._find_head()
+        if facts and self._has_head():
+            self.address, self.dashboard_url = facts.values()
+            try:
+                self.connect()
+                return True
+            except BaseException as error:
+                self._abandon()
+                if type(error) is not LabError or self._is_in_use():
+                    raise  # another notebook may be training there
+        supervision.stop(self._home, GROUP)  # it was ending anyway
+        return False
+
+    def start(self, nodes: int, *, cpus: int, object_store_bytes: int, check: Callable[[], None]) -> None:
+        """Start the head, connect to it, and start the other nodes. `check` is called while it waits."""
+        try:
+            with Waiting("starting the cluster", unit="nodes") as waiting:
+                waiting(0, 1)
+                self._start_head(cpus, object_store_bytes, check)
+                self.connect()
+            for _ in range(1, nodes):
+                self.add_node(cpus=cpus)
+        except BaseException:
+            # Also after an interrupt: half a cluster is of no use.
+            self._abandon()
+            supervision.stop(self._home, GROUP)
+            raise
+
+    def connect(self) -> None:
+        """See `Cluster.connect`; before that, become one of the cluster's users."""
+        # In this order: another kernel that stops meanwhile lets the cluster run.
+        supervision.use(self._home, GROUP)
+        self.changes = self.changes_now()
+        executable = None
+        if self.preloader is not None:
+            executable = self.preloader.py_executable
+            self.preloader.changes = self.changes
+        connection.connect(
+            self.address,
+            token_file=self.token,
+            ours=True,
+            py_executable=self.changes.command(executable),
+            env_vars=self.changes.env_vars,
+        )
+        if self._running and self.preloader is not None:  # its servers are for the connection before
+            self.preloader.stop()
+        self._begin()
+        self._preload(node.name for node in self.nodes)
+
+    def changes_now(self) -> Changes:
+        """Return what differs between this process and the nodes, which another kernel may have started."""
+        here = temporary.with_a_short_one(os.environ, self._home)
+        return changes(here, self._raylets().values(), forked=self.preloader is not None)
+
+    @property
+    def is_running(self) -> bool:
+        return self._running and self._has_head()
+
+    def _answers(self) -> bool:
+        return True  # `is_running` looks at its processes
+
+    def add_node(self, *, cpus: int | None = None, resources: dict[str, float] | None = None) -> Node:
+        """Start one more node on this machine, and wait until it has joined the cluster.
+
+        Args:
+            cpus: its logical CPUs (default: as many as the head has).
+            resources: custom resources, such as ``{"fast_disk": 1}``.
+
+        Raises:
+            LabError: the node did not join.
+            RunStopped: the reader interrupted; the node is gone again.
+        """
+        self._require_running("add a node")
+        known = self._all_nodes()
+        cpus = int(known[0].cpus) if cpus is None else cpus
+        expect_int("add a node", "cpus", cpus, least=0)
+        names = {node.name for node in known}
+        name = next(f"node-{k}" for k in range(2, 1000) if f"node-{k}" not in names)
+        undo = interrupts.stoppable(f"the start of {name}", undo=lambda: self._stop_node(name))
+        with undo as check, Waiting(f"starting {name}", unit="nodes") as waiting:
+            waiting(0, 1)
+            for node in known:
+                if not node.alive:  # its raylet ended by itself, and has left something behind
+                    self._stop_node(node.name)
+            # The head's monitor reads the logs of all nodes of this machine: a second one costs 0.7 s of CPU,
+            # and would send each line twice.
+            options = [f"--address={self.address}", "--include-log-monitor=false"]
+            options.append(f"--resources={json.dumps(resources or {})}")
+            self._start(name, lambda: options, cpus, OBJECT_STORE_BYTES, check)
+            self._wait_for(name, True, check)
+            self._preload([name])
+        return next(node for node in self.nodes if node.name == name)
+
+    def remove_node(self, node: "Node | str") -> None:
+        """Stop the processes of one node, as if its machine were switched off; wait until Ray has noticed.
+
+        Raises:
+            LabError: there is no such node, it is the head (the cluster would end), or it does not go.
+        """
+        self._require_running("remove a node")
+        name = node.name if isinstance(node, Node) else node
+        others = [n.name for n in self.nodes if n.name != "head"]
+        if name not in others:
+            fact = "it is the head: the cluster would end" if name == "head" else "there is no such node"
+            fix = f"use one of these: {', '.join(others) or 'none'}; lab.stop() ends all"
+            raise LabError(f"remove the node {name!r}", fact, fix)
+        left = f"The processes of {name} have ended"
+        with interrupts.stoppable(f"the removal of {name}", left=left) as check:
+            self._stop_node(name)
+            self._wait_for(name, False, check)
+
+    def _wait_for(self, name: str, there: bool, check: Callable[[], None]) -> None:
+        """Wait until the head lists a node, or no longer."""
+
+        def noticed() -> bool:
+            return (name in [node.name for node in self.nodes]) == there
+
+        if not wait_until(noticed, seconds=_NOTICED_WITHIN, check=check):
+            attempt = f"{'add' if there else 'remove'} {name}"
+            fact = f"the head {'does not list' if there else 'still lists'} it after {_NOTICED_WITHIN} s"
+            fix = f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again"
+            raise LabError(attempt, fact, fix)
+
+    def _leave(self) -> None:
+        if self.preloader is not None:
+            self.preloader.stop()
+        supervision.leave(self._home, GROUP)
+
+    def _end(self) -> None:
+        if self._is_in_use():
+            print("another notebook still uses the cluster (python -m labkit stop ends it)")
+        else:
+            supervision.stop(self._home, GROUP)
+
+    def _is_in_use(self) -> bool:
+        return bool(supervision.users(self._home).get(GROUP))
+
+    def exit_codes(self) -> dict[int, int]:
+        return self.preloader.exit_codes() if self.preloader is not None else {}
+
+    def _not_forked(self) -> str:
+        return self.preloader.not_forked(node.name for node in self.nodes) if self.preloader else ""
+
+    # -- its nodes ----------------------------------------------------------------------------------
+
+    def _stop_node(self, name: str) -> None:
+        supervision.stop(self._home, GROUP, node=name)
+
+    def _find_head(self) -> None:
+        members = [one for one in family.running(self._home, GROUP, "head") if one.is_origin]
+        self._head = [one.process for one in members if one.program in _HEAD]
+
+    def _has_head(self) -> bool:
+        """Whether the processes that the head can't do without are running."""
+        return len(self._head) == len(_HEAD) and all(map(process_info.is_alive, self._head))
+
+    def _start_head(self, cpus: int, object_store_bytes: int, check: Callable[[], None]) -> None:
+        supervision.use(self._home, GROUP)
+        # Ray reads its environment when it is imported. That takes a second of this process, while the node's
+        # processes take several.
+        connection.set_environment(self.token, authenticate=True)
+        threading.Thread(target=importlib.import_module, args=("ray",), daemon=True).start()
+        ports: list[int] = []
+        self._head_started_at = time.time()
+
+        def options() -> list[str]:
+            ports[:] = free_port(), free_port(), free_port()
+            return [
+                "--head",
+                f"--port={ports[0]}",
+                "--dashboard-host=127.0.0.1",
+                f"--dashboard-port={ports[1]}",
+                "--include-dashboard=true",  # else a head starts without one, for want of its port
+                f"--ray-client-server-port={ports[2]}",
+                f"--temp-dir={self.folder}",
+            ]
+
+        output = self._start("head", options, cpus, object_store_bytes, check)
+        without_colours = re.sub(r"\x1b\[[\d;]*m", "", output)
+        if (host := re.search(r"Local node IP: (\S+)", without_colours)) is None:
+            fix = f"read all of it in {self.folder / 'start-head.log'}"
+            raise LabError("start head", "`ray start` did not print its address", fix)
+        self.address, self.dashboard_url = f"{host[1]}:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
+        self._find_head()
+        supervision.note(self._home, GROUP, {"address": self.address, "dashboard": self.dashboard_url})
+
+    def _start(
+        self,
+        name: str,
+        options: Callable[[], list[str]],
+        cpus: int,
+        object_store_bytes: int,
+        check: Callable[[], None],
+    ) -> str:
+        """Start a node, again if the machine was too busy or a port was taken; return what it printed."""
+        log = self.folder / f"start-{name}.log"
+        for _ in range(_ATTEMPTS):
+            command = [*options(), f"--node-name={name}", f"--num-cpus={cpus}"]
+            command += [f"--object-store-memory={object_store_bytes}"]
+            # Several nodes, and several clusters, on one machine.
+            command += ["--min-worker-port=0", "--max-worker-port=0"]
+            command += [f"--dashboard-agent-listen-port={free_port()}"]
+            output, status = self._run(name, command, log, check)
+            if not status:
+                return output
+            self._stop_node(name)
+            again = status == supervision.UNKNOWN or any(text in output for text in (_TOO_BUSY, *_PORT_TAKEN))
+            if not again:
+                break
+        last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
+        fact = f"`ray start` failed: {last}"
+        if _NO_DASHBOARD in output:
+            fact = f"its dashboard did not start{self._dashboards_error()}"
+        raise LabError(f"start {name}", fact, f"read all of it in {log}")
+
+    def _run(self, name: str, options: list[str], log: Path, check: Callable[[], None]) -> tuple[str, int]:
+        """Run one `ray start` while its fork server imports; returns what it printed, and its status."""
+        log.unlink(missing_ok=True)
+        env = {"RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_TIMEOUT), **os.environ, **connection.ENVIRONMENT}
+        for other in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):  # of another cluster
+            env.pop(other, None)
+        env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token), NODE_NAME: name}
+        python = sys.executable
+        if self.preloader is not None:
+            env |= connection.FORKED
+            self.preloader.prepare(name, env)
+            python = self.preloader.make_launcher()
+        command = [sys.executable, "-P", "-c", _PROGRAM, python, "start", *options]
+        process = supervision.start(self._home, command, group=GROUP, log=log, env=env)
+
+        def is_over() -> bool:
+            return process.status() is not None
+
+        slow = not wait_until(is_over, seconds=_SLOW_AFTER, check=check)
+        if slow:
+            reason = self._dashboards_error() or "; the machine may be busy, or its disk cold"
+            warnings.warn(f"the start of {name} takes more than {_SLOW_AFTER} s{reason}", stacklevel=2)
+        if slow and not wait_until(is_over, seconds=START_TIMEOUT - _SLOW_AFTER, check=check):
+            fact = f"`ray start` takes more than {START_TIMEOUT} s{self._dashboards_error()}"
+            fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
+            raise LabError(f"start {name}", fact, fix)
+        return log.read_text(errors="replace"), process.status()
+
+    def _dashboards_error(self) -> str:
+        """Return the last line of the dashboard's error log, which `ray start` doesn't show."""
+        path = self.log_dir / "dashboard.err"
+        with contextlib.suppress(OSError):
+            lines = path.read_text(errors="replace").strip().splitlines()
+            if lines and path.stat().st_mtime >= self._head_started_at:  # and not of an earlier cluster
+                return f"; its dashboard says: {lines[-1]:.200}"
+        return ""
+
+    def _preload(self, nodes: Iterable[str]) -> None:
+        """Let the fork servers of these nodes fork the workers of this process's connection."""
+        if self.preloader is not None:
+            import ray
+
+            job_id, raylets = ray.get_runtime_context().get_job_id(), self._raylets()
+            for node in raylets.keys() & set(nodes):
+                self.preloader.serve(node, raylets[node], job_id=job_id)
+
+    def _raylets(self) -> dict[str, psutil.Process]:
+        """The processes that start workers, by the names of their nodes."""
+        members = [one for one in family.running(self._home, GROUP) if one.is_origin]
+        return {member.node: member.process for member in members if member.program == "raylet"}

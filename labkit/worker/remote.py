@@ -1,0 +1,129 @@
+"""What a panel becomes in another process: a tracker that sends its events to the panel's address."""
+
+import contextlib
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from labkit.worker import Tracker, group_size
+from labkit.worker.channel import Sender
+from labkit.worker.hooks import following
+from labkit.worker.sendable import raise_sendable
+
+_PRINT_WIDTH = 2000  # characters of a printed line that are sent
+
+
+class RemoteTracker(Tracker):
+    """The tracker that a panel becomes when it is pickled into another process; unpickling does nothing.
+
+    Args:
+        run: id of the run that the events belong to.
+        address: of the panel, as `Sender` takes it. None if the panel was not open when it was pickled: then
+            nothing is sent.
+    """
+
+    in_worker = True
+
+    def __init__(self, run: str, address: Any) -> None:
+        self._address = address
+        self._sender = None if address is None else Sender(address)
+        super().__init__(run, lambda event: self._sender and self._sender.send(event))
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self._run, self._address)
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """For the time of a training function: tell the panel of this worker, and send what it prints.
+
+        A worker's log is a file, but a learner's ``print`` belongs in the notebook. So does a warning for who
+        wrote the function, such as PyTorch's on two shapes that do not fit.
+        """
+        if self._sender is None:
+            yield
+            return
+        self._begin()
+        before, printed = warnings.showwarning, _Tee(sys.stdout, self)
+        try:
+            # Ray replaces `print`, but passes text on to a stdout that is not the original one.
+            with contextlib.redirect_stdout(printed):
+                warnings.showwarning = functools.partial(self._warned, before)
+                yield
+        finally:
+            warnings.showwarning = before
+            printed.end()
+            self._sender.flush()
+
+    def send(self, **event: Any) -> None:
+        """Send an event that is not of a training function here, but of a callback or a validation."""
+        self._send({"run": self._run, **event})
+
+    def flush(self) -> None:
+        """Send what is left and hang up: Ray uses the process of a validation again."""
+        if self._sender is not None:
+            self._sender.flush()
+
+    def _begin(self) -> None:
+        self.emit("worker", workers=group_size())
+
+    def _warned(
+        self, show: Callable, message: Any, category: type[Warning], file: str, line: int, *rest: Any
+    ) -> None:
+        """Show a warning, and send rank 0's: the others run the same code, and theirs are in their logs."""
+        show(message, category, file, line, *rest)
+        # A `DeprecationWarning` is for the authors of a package.
+        if issubclass(category, UserWarning) and self.rank() == 0:
+            text = " ".join(str(message).split())[:_PRINT_WIDTH]
+            self.emit("print", text=f"warning: {text} ({Path(file).name}, line {line})")
+
+
+class TrackedFunction:
+    """A training function with its panel: where it runs, the panel hears of its beginning, prints and end."""
+
+    def __init__(self, function: Callable[..., Any], panel: Any) -> None:
+        self.function, self._panel = function, panel
+        functools.update_wrapper(self, function, updated=())  # its name and signature are asked for
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            with self._panel.working(), following(self._panel, self.function):
+                return self.function(*args, **kwargs)
+        except BaseException as error:
+            if self._panel.in_worker:
+                raise_sendable(error)
+            raise
+
+
+class _Tee:
+    """A stdout that passes everything on and also sends each complete line as an event of `owner`."""
+
+    # Not a TextIOBase: that has an `encoding`, a `fileno` and an `isatty` of its own, all of them wrong.
+    def __init__(self, stream: Any, owner: Tracker) -> None:
+        self._stream, self._owner, self._part = stream, owner, ""
+
+    def write(self, text: str) -> int:
+        self._stream.write(text)
+        *lines, self._part = (self._part + text).split("\n")
+        # A progress bar writes over its line for hours and never ends it.
+        self._part = _seen(self._part) + "\r" * self._part.endswith("\r")
+        for line in map(_seen, lines):
+            if line.strip():
+                self._owner.emit("print", text=line)
+        return len(text)
+
+    def end(self) -> None:
+        """Send the last line, which may have no end: ``print("x", end="")``, a progress bar."""
+        line, self._part = _seen(self._part), ""
+        if line.strip():
+            self._owner.emit("print", text=line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _seen(line: str) -> str:
+    """What a terminal shows of a line that was written over with carriage returns, cut to size."""
+    return line.rstrip("\r").rpartition("\r")[2][:_PRINT_WIDTH]
