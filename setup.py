@@ -1,25 +1,18 @@
-"""Copies datasets/ into the wheel, as course/datasets/files. Everything else is in pyproject.toml.
-
-A mapping in pyproject.toml would do the same, but fails in an editable install.
-"""
-
-import shutil
-from pathlib import Path
+"""Leaves this machine's part and the lessons' part out of the wheel. Everything else is in pyproject.toml."""
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
+IN_A_CHECKOUT = ("labkit.local", "course")  # an editable install finds both there
 
-class WithDatasets(build_py):
+
+class Wheel(build_py):
+    """The wheel is what an engineer installs next to a Ray and a torch that exist: labkit alone."""
+
     def run(self) -> None:
+        if not self.editable_mode:
+            self.packages = [name for name in self.packages if not name.startswith(IN_A_CHECKOUT)]
         super().run()
-        if not self.editable_mode:  # an editable install reads the checkout
-            files = Path(self.build_lib, "labkit", "datasets", "files")
-            python = shutil.ignore_patterns("*.py", "__pycache__")
-            shutil.copytree("datasets", files, ignore=python, dirs_exist_ok=True)
-
-    def get_source_files(self) -> list[str]:  # of the source distribution
-        return [*super().get_source_files(), *map(str, Path("datasets").glob("*.*"))]
 
 
-setup(cmdclass={"build_py": WithDatasets})
+setup(cmdclass={"build_py": Wheel})

@@ -36,11 +36,10 @@ import ray
 
 from benchmarks import _campaign_runs as runs
 from course import faults
-from labkit.local import cluster, storage
-from labkit.errors import LabError
 from course.models import KERAS_2
+from labkit.errors import LabError
+from labkit.local import cluster, family, storage
 from labkit.settings import Settings
-from labkit.local import family
 
 _TRAIN = ("kill rank", "freeze rank", "slow rank", "freeze store", "kill controller")
 _ANY = ("freeze node", "kill node", "drain node", "kill kernel")

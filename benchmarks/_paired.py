@@ -18,10 +18,10 @@ from typing import Any, Self
 
 import psutil
 
-from labkit.machine import installed_versions, this_host
-from labkit.runs.record import RunRecord
 from labkit import process_info
 from labkit.local import family
+from labkit.machine import installed_versions, this_host
+from labkit.runs.record import RunRecord
 
 __all__ = ["Found", "Memory", "measure", "parser", "rounds"]
 

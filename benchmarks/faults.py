@@ -32,10 +32,9 @@ from typing import Any
 from benchmarks import _campaign, _recovery
 from benchmarks._paired import Found, parser
 from course import datasets
-from labkit.local import cluster, storage
 from labkit.errors import LabError
+from labkit.local import cluster, family, storage
 from labkit.settings import Settings
-from labkit.local import family
 
 _EPOCHS = 4  # that are still to be trained when a training goes on
 _CHECKPOINT = 12 << 20  # bytes: it goes in two parts, and takes long enough to be hit

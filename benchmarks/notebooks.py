@@ -26,8 +26,8 @@ import nbformat
 import psutil
 
 from benchmarks._paired import Found, Memory, parser
-from labkit.runs import record as records
 from labkit.local import supervision
+from labkit.runs import record as records
 
 LIMIT = 12 * 60
 ROOT = Path(__file__).parents[1]

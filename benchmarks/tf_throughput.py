@@ -29,9 +29,9 @@ from typing import Any
 
 from benchmarks import _throughput
 from benchmarks._paired import Found
+from course.models import KERAS_2
 from labkit.local import cluster
 from labkit.machine import free_port
-from course.models import KERAS_2
 from labkit.settings import Settings
 
 

@@ -22,9 +22,9 @@ import psutil
 from labkit.display import cards
 from labkit.display.formatting import duration
 from labkit.errors import LabError
+from labkit.local import family
 from labkit.panel.panel import Panel
 from labkit.settings import Settings
-from labkit.local import family
 
 __all__ = ["Fault", "drain_node", "freeze_rank", "kill_controller", "kill_rank", "slow_rank"]
 

@@ -19,7 +19,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # labkit, without installing it and all that it needs
 
-from course.datasets import Dataset, read_rows# noqa: E402
+from course.datasets import Dataset, read_rows  # noqa: E402
 
 FILE = ROOT / "datasets" / "digits.parquet"
 CLASSES = tuple("0123456789")

@@ -13,10 +13,10 @@ from typing import Any
 
 from labkit import cluster
 from labkit.cluster.capacity import Node
+from labkit.diagnosis import Diagnosis, Finding
 from labkit.display.formatting import plural
 from labkit.errors import LabError
 from labkit.settings import Settings
-from labkit.local.doctor import Diagnosis, Finding
 
 _WITHIN = 30.0  # seconds for all nodes; the first task of a node starts a Python there
 _MOST_NODES = 32  # that are asked

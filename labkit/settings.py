@@ -20,6 +20,8 @@ from typing import Any
 from labkit.errors import LabError
 
 PACKAGE_ROOT = Path(__file__).resolve().parent
+# Packages whose frames aren't the reader's, and which a cluster elsewhere gets. `course` adds itself.
+PACKAGES = [PACKAGE_ROOT]
 CHECKOUT = PACKAGE_ROOT.parent  # the folder that has the package, in a checkout
 NODE_NAME = "LABKIT_NODE"  # set on each node that the lab starts; elsewhere the host's name is used
 OTHER_HOME = "export LABKIT_HOME=/path/of/a/folder/that/you/can/write"

@@ -20,7 +20,18 @@
 # %%
 import numpy as np
 from course.exercises import check, hint, predict, reveal, solved
-from course.schedule import all_gather, all_reduce, compute, on_ranks, recv, reduce_scatter, run, send, start, wait
+from course.schedule import (
+    all_gather,
+    all_reduce,
+    compute,
+    on_ranks,
+    recv,
+    reduce_scatter,
+    run,
+    send,
+    start,
+    wait,
+)
 
 
 def forward(weights, x):

@@ -19,9 +19,9 @@ import pytest
 
 from labkit import runs
 from labkit.errors import LabError
-from labkit.runs.record import RunRecord, folder_of
-from labkit.local.object_server import read_keys, write_keys
 from labkit.local import family, supervision
+from labkit.local.object_server import read_keys, write_keys
+from labkit.runs.record import RunRecord, folder_of
 
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "25"))
 RANDOM = np.random.default_rng(0)

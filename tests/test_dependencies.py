@@ -92,8 +92,8 @@ def test_every_package_that_is_imported_is_declared(root, requirements):
     near = {Requirement(line).name for name in declared for line in metadata.requires(name) or []}
     allowed = {canonicalize_name(name) for name in declared | near}
     providers = metadata.packages_distributions()
-    for path in (root / "labkit").rglob("*.py"):
-        for name in _imported(path) - {*sys.stdlib_module_names, "labkit", *tiers.TENSORFLOW}:
+    for path in [*(root / "labkit").rglob("*.py"), *(root / "course").rglob("*.py")]:
+        for name in _imported(path) - {*sys.stdlib_module_names, "labkit", "course", *tiers.TENSORFLOW}:
             assert allowed & {canonicalize_name(provider) for provider in providers[name]}, f"{path}: {name}"
 
 
@@ -119,7 +119,7 @@ def test_make_and_the_doctor_ask_for_the_same_python(root, project):
     low = re.fullmatch(r">=3\.(\d+)", project["requires-python"])[1]
     pattern = rf"\(3, {low}\) <= sys.version_info\[:2\] < \(3, \d+\)"
     (asked,) = re.findall(pattern, (root / "Makefile").read_text())
-    assert asked in (root / "labkit" / "system" / "diagnosis.py").read_text()
+    assert asked in (root / "labkit" / "local" / "doctor.py").read_text()
 
 
 def test_import_ray_does_not_compile_a_grammar():

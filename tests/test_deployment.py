@@ -17,8 +17,8 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
-from labkit.machine import free_port
 from labkit.local import supervision
+from labkit.machine import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTERS, SETUPS = ROOT / "docs" / "clusters", ROOT / "docs" / "setups"

@@ -9,10 +9,13 @@ import pytest
 
 import labkit
 
+ROOT = Path(labkit.__file__).parents[1]
 PARTS = sorted(
-    ".".join(path.parent.relative_to(Path(labkit.__file__).parents[1]).parts)
-    for path in Path(labkit.__file__).parent.rglob("__init__.py")
+    ".".join(path.parent.relative_to(ROOT).parts)
+    for package in ("labkit", "course")
+    for path in (ROOT / package).rglob("__init__.py")
 )
+FACES = [*PARTS, "labkit.local.cluster", "labkit.local.storage", "labkit.local.spark"]
 HEAVY = {"ray", "torch", "tensorflow", "keras", "pyspark", "pandas"}
 HEAVY |= {"ipywidgets", "matplotlib", "PIL", "pooch", "s3fs"}
 TOPICS = {"labkit.data": {"ray"}, "labkit.tune": {"ray", "pandas"}}  # Ray Tune imports pandas
@@ -26,7 +29,7 @@ def test_an_import_is_light(part):
     assert HEAVY & set(done.stdout.split()) <= TOPICS.get(part, set())
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", FACES)
 def test_public_names_are_there(part):
     module = import_module(part)
     for name in getattr(module, "__all__", []):
@@ -35,9 +38,10 @@ def test_public_names_are_there(part):
 
 def test_the_map_lists_all_public_names():
     rows = (Path(labkit.__file__).parent / "README.md").read_text().splitlines()
-    for part in PARTS:
+    for part in FACES:
         names = getattr(import_module(part), "__all__", [])
         if part == "labkit" or not names:
             continue
-        (row,) = (row for row in rows if row.startswith(f"| `{part.removeprefix('labkit.')}` |"))
+        title = part.removeprefix("labkit.").removeprefix("course.")
+        (row,) = (row for row in rows if row.startswith(f"| `{title}` |"))
         assert [name for name in names if f"`{name}`" not in row] == []

@@ -9,8 +9,8 @@ import numpy
 import pytest
 
 from labkit.errors import LabError
-from labkit.settings import Settings
 from labkit.local import family
+from labkit.settings import Settings
 
 CALLS = """
 cluster.start(nodes=1.5)
@@ -60,7 +60,7 @@ spark.session(slots=0)
 spark.session(workers=-1)
 spark.session(slots=2, workers=2)
 spark.session(settings="small")
-spark.SparkPanel(None)
+tune.SweepPanel(None)
 """.strip().splitlines()
 
 
@@ -68,7 +68,8 @@ class _Parts(dict):
     """The parts of labkit by name, imported when a call needs them."""
 
     def __missing__(self, name: str) -> object:
-        return importlib.import_module("course.models.torch" if name == "torch" else f"labkit.{name}")
+        places = {"cluster": "labkit.local", "storage": "labkit.local", "datasets": "course", "torch": "course.models", "spark": "labkit.local"}
+        return importlib.import_module(f"{places.get(name, 'labkit')}.{name}")
 
 
 @pytest.mark.timeout(200)  # the first one imports its engine

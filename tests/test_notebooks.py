@@ -24,8 +24,8 @@ from traitlets.config import Config
 import additions
 import build
 import lesson
-from kernels import without_ports
 from course import exercises
+from kernels import without_ports
 from labkit.local import family, supervision
 from labs import solved_exercises, wait_until_nothing_lives
 

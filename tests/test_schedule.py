@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from course import schedule
-from labkit.errors import LabError
 from course.schedule import all_gather, all_reduce, compute, recv, reduce_scatter, run, send, start, wait
+from labkit.errors import LabError
 
 
 def ring(rank, world, values):

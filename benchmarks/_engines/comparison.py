@@ -14,9 +14,9 @@ from typing import Any
 
 from benchmarks._engines import launch
 from benchmarks._engines.launch import ENGINES, Engine, Result
-from labkit.local.preload import Preloader
 from labkit.display.cards import Table
 from labkit.errors import LabError
+from labkit.local.preload import Preloader
 from labkit.settings import Settings
 
 _PRELOADED = " Ray starts as in the lab: its workers are forked from a process that has imported torch."

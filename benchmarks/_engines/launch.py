@@ -23,11 +23,11 @@ from filelock import FileLock, Timeout
 
 from benchmarks._digits import rendered
 from benchmarks._engines.stopwatch import Stopwatch
+from labkit import process_info
 from labkit.errors import LabError, RunFailed
 from labkit.interrupts import wait_until
-from labkit.settings import Settings
-from labkit import process_info
 from labkit.local import family, supervision
+from labkit.settings import Settings
 
 BATCH = 128  # rows of one update, all ranks together
 

@@ -85,7 +85,7 @@ class _Attendance:
         if self._sharing is None or self._sharing.poll() == 0:
             # It ends when its input does, which this kernel's end closes. With -P no file of the notebook's
             # folder can take the place of one of Python's modules.
-            command = [sys.executable, "-P", "-m", "classroom", "share"]
+            command = [sys.executable, "-P", "-m", "course.classroom", "share"]
             with open(Settings.from_env().home / "class-problem", "w") as problem:
                 pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": problem}
                 self._sharing = subprocess.Popen(command, **pipes)

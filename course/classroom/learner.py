@@ -6,7 +6,7 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
-from course.classroom.place import Bucket, Folder, LIMIT
+from course.classroom.place import LIMIT, Bucket, Folder
 
 _MOST = 300  # entries of one kind
 _TEXT = {"type": "string"}

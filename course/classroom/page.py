@@ -67,7 +67,7 @@ def _page(learners: list[Learner], refused: list[tuple[str, str]], stuck: float,
 
     late = [one for one in learners if stuck < one.there and one.seen < _AWAY]
     script = f"setTimeout(() => location.reload(), {1000 * every:.0f})"
-    template = Environment(autoescape=True, loader=PackageLoader("classroom", "."), trim_blocks=True)
+    template = Environment(autoescape=True, loader=PackageLoader("course.classroom", "."), trim_blocks=True)
     return template.get_template("board.html.j2").render(
         learners=learners,
         refused=refused,

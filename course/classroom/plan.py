@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+from labkit.settings import CHECKOUT
+
+NOTEBOOKS = CHECKOUT / "notebooks"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from course.datasets.images import Dataset, read_rows
 from labkit.errors import LabError, expect_installed, expect_int
-from labkit.settings import CHECKOUT, DATASETS, PACKAGE_ROOT, Settings
+from labkit.settings import CHECKOUT, DATASETS, Settings
 
 _CLASSES = tuple("0123456789")
 _DIGITS_TRAIN = 1437  # rows of the file that are for training; the other 360 are for testing
@@ -77,17 +77,15 @@ def load(
 
 
 def shipped(name: str) -> Path:
-    """The path of a file that ships with the lab, in the checkout's ``datasets`` or in the installed package.
+    """Return the path of a file that ships with the lab, in the checkout's ``datasets``.
 
     Raises:
-        LabError: this machine has neither, as a node of a remote cluster, or there is no such file.
+        LabError: this machine has no checkout, as a node of a remote cluster, or there is no such file.
     """
-    checkout = [CHECKOUT / "datasets"] if (CHECKOUT / "pyproject.toml").is_file() else []
-    folders = [*checkout, PACKAGE_ROOT / "datasets" / "files"]
-    for folder in folders:
-        if (folder / name).is_file():
-            return folder / name
-    fact = f"this machine has it neither in {folders[0]} nor in an installed labkit"
+    path = CHECKOUT / "datasets" / name
+    if path.is_file():
+        return path
+    fact = f"this machine doesn't have {path}"
     fix = "check the name; in a worker of a remote cluster: load the data in the notebook, and pass the rows "
     raise LabError(f"find the shipped file {name}", fact, f"{fix}in train_loop_config")
 

@@ -16,15 +16,15 @@ from typing import Any
 
 from markupsafe import Markup
 
+from course.exercises import kept, registry
+from course.exercises.answers import NotAttempted, Wrong, describe, is_blank
+from course.exercises.registry import Exercise
+from course.exercises.running import folders_removed, limited
 from labkit.display import cards
 from labkit.display.formatting import number as shown
 from labkit.display.formatting import short
 from labkit.display.progress import Waiting
 from labkit.errors import LabError
-from course.exercises import kept, registry
-from course.exercises.answers import NotAttempted, Wrong, describe, is_blank
-from course.exercises.registry import Exercise
-from course.exercises.running import folders_removed, limited
 from labkit.settings import Settings
 
 _MARKS = {"solved": ("ok", "✓"), "not yet": ("bad", "✕"), "not attempted": ("dim", "○")}

@@ -23,8 +23,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from labkit.errors import LabError
 from course.exercises import kept
+from labkit.errors import LabError
 from labkit.settings import CHECKOUT, Settings
 
 _LIMIT = 10.0  # seconds of a check that names no others
@@ -120,4 +120,6 @@ def attend() -> None:
     """Let the package `classroom` note each cell from now on, if this reader has joined a class."""
     if (Settings.from_env().home / "class.json").exists():
         with contextlib.suppress(Exception):  # nothing of this may show up in a lesson
-            importlib.import_module("course.classroom.attendance").attend(kept.update, root() / "notebooks")
+            from course.classroom import attendance
+
+            attendance.attend(kept.update, root() / "notebooks")

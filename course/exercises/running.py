@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
 from course.exercises.answers import NotAttempted, Wrong, expect_function
+from labkit.errors import LabError
 from labkit.interrupts import handler_kept
 from labkit.settings import Settings, logs_held_back
 

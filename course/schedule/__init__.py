@@ -16,7 +16,7 @@ generator in processes, where torch.distributed answers each ``yield``.
 
 from course.schedule.ops import all_gather, all_reduce, compute, recv, reduce_scatter, send, start, wait
 from course.schedule.ranks import Measured, on_ranks
-from course.schedule.simulation import ALPHA, BETA, Event, MEGABYTE, Simulated, run
+from course.schedule.simulation import ALPHA, BETA, MEGABYTE, Event, Simulated, run
 
 __all__ = [
     "ALPHA", "BETA", "MEGABYTE", "Event", "Measured", "Simulated", "all_gather", "all_reduce", "compute",

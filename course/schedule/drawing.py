@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from labkit.display import svg
 from course.schedule.ops import COLLECTIVES
+from labkit.display import svg
 
 if TYPE_CHECKING:
     from course.schedule.simulation import Event, Simulated

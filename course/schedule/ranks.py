@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from course.schedule.ops import MESSAGES, Op
 from labkit import interrupts
 from labkit.errors import LabError, expect_int
-from course.schedule.ops import MESSAGES, Op
 
 _LIMIT = 20.0  # seconds that a rank waits for another one
 _START = 60.0  # seconds for processes that start on a busy machine

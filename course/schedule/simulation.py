@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from labkit.display import cards
-from labkit.errors import LabError, expect_int
 from course.schedule.drawing import drawing
 from course.schedule.ops import COLLECTIVES, MESSAGES, Op
+from labkit.display import cards
+from labkit.errors import LabError, expect_int
 
 ALPHA, BETA = 0.1, 0.05  # units of time for a message, and for each megabyte of it
 MEGABYTE = 1000  # bytes that count as a megabyte, so that small arrays stand for large ones

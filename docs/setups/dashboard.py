@@ -7,8 +7,8 @@ import asyncio
 import sys
 from urllib.parse import urlsplit
 
-from labkit.settings import Settings
 from labkit.local import family, supervision
+from labkit.settings import Settings
 
 _NONE = b"No cluster is running. Run cluster.start() in a notebook, then reload this page.\n"
 

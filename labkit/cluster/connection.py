@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.settings import PACKAGE_ROOT, absolute
+from labkit.settings import PACKAGES, absolute
 
 # What the lab sets for Ray, in the nodes and in the kernel.
 ENVIRONMENT = {
@@ -62,7 +62,7 @@ def connect(
     # /tmp/ray names it). If that one has ended, each run of Ray Train waits 12 s for it.
     environment: dict[str, Any] = {"env_vars": {**(env_vars or {}), "RAY_ADDRESS": address}}
     if not ours:
-        environment = {"py_modules": [str(PACKAGE_ROOT)]}
+        environment = {"py_modules": [str(folder) for folder in PACKAGES]}
     if py_executable is not None:
         environment["py_executable"] = py_executable
     try:

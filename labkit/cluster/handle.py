@@ -26,7 +26,7 @@ class Cluster:
     Attributes:
         address: ``host:port`` of its head.
         dashboard_url: of its dashboard, or None.
-        is_ours: whether the lab started it, and may stop it: then it is a `LocalCluster`.
+        is_ours: whether the lab started it, and may stop it (`labkit.local`).
         log_dir: the folder of Ray's logs, for a cluster that the lab started.
     """
 
@@ -69,6 +69,10 @@ class Cluster:
             for n in ray.nodes()
         ]
         return sorted(nodes, key=lambda node: (not node.alive, node.name != "head", node.name))
+
+    def runs_here(self, node: str) -> bool:
+        """Return whether a node that has a name of its own runs on this machine."""
+        return False
 
     @property
     def cpus(self) -> float:

@@ -12,7 +12,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-import labkit
+from labkit.settings import PACKAGES
 
 _HEAD = re.compile(r"(?m)^Traceback \(most recent call last\).*$")
 _FRAME = re.compile(r'(?m)^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>.+)$')
@@ -65,15 +65,19 @@ def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
 
 def is_own(file: str) -> bool:
     """Whether a file is the reader's, and not Python's, an installed package's or labkit's."""
-    path, package = Path(file), Path(labkit.__file__).parent
+    path = Path(file)
     compiled = path.suffix in (".pyx", ".pxi", ".pxd")  # of a package in Cython, without its folder
     if compiled or file.startswith("<frozen") or path.is_relative_to(_LIBRARY):
         return False
     if {"site-packages", "dist-packages"} & set(path.parts):
         return False
-    # A file of labkit, or of the copy of it that Ray ships to other machines.
+    return not any(_is_of(package, path) for package in PACKAGES)
+
+
+def _is_of(package: Path, path: Path) -> bool:
+    """Return whether a path is a file of the package, or of a copy that Ray has sent to another machine."""
     places = [index + 1 for index, part in enumerate(path.parts) if part == package.name]
-    return not any(package.joinpath(*path.parts[place:]).is_file() for place in places)
+    return any(package.joinpath(*path.parts[place:]).is_file() for place in places)
 
 
 def place(file: str) -> str:

@@ -6,25 +6,22 @@
 The doctor looks at files and sockets and imports nothing heavy, so it answers at once. It shows no secret.
 """
 
-import json
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from importlib import metadata
 
 import psutil
-from markupsafe import Markup
 
 from labkit import machine
-from labkit.display import cards
+from labkit.diagnosis import Diagnosis, Finding
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
-from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings, absolute
 from labkit.local import family, temporary
 from labkit.local.supervisor import KEEP
+from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings, absolute
 
 _GB = 1e9
 _EXTRAS = ("lessons", "tensorflow", "spark", "recipes")
@@ -72,60 +69,6 @@ _ELSEWHERE: tuple[tuple[str, Callable[[str], bool], str], ...] = (
         "this machine has no network interface of that name, and torch's ranks can't meet",
     ),
 )
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that the doctor looked at."""
-
-    topic: str
-    ok: bool
-    text: str  # the fact, with its numbers
-    fix: str = ""  # the command or the step that makes it ok
-    blocking: bool = False  # whether a lesson cannot run until it is fixed
-
-    def __str__(self) -> str:
-        line = f"[{'OK' if self.ok else 'FIX'}]".ljust(6) + f"{self.topic}: {self.text}"
-        return line if self.ok else f"{line}\n      {self.fix}"
-
-
-@dataclass(frozen=True, repr=False)
-class Diagnosis:
-    """All findings; prints as lines, and displays itself as a table in a notebook."""
-
-    findings: tuple[Finding, ...]
-    good: str = "All lessons can run here"
-    bad: str = "Some lessons cannot run here yet"
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing that blocks was found."""
-        return all(finding.ok or not finding.blocking for finding in self.findings)
-
-    @property
-    def verdict(self) -> str:
-        """The diagnosis in one sentence."""
-        if not self.ok:
-            return f"{self.bad}: fix the lines with [FIX]."
-        todo = sum(not finding.ok for finding in self.findings)
-        return self.good + (f"; {todo} line{'s' if todo > 1 else ''} could be better." if todo else ".")
-
-    def as_json(self) -> str:
-        """One JSON object: ``ok`` and ``findings``, each with the fields of a `Finding`."""
-        return json.dumps({"ok": self.ok, "findings": [asdict(one) for one in self.findings]}, indent=1)
-
-    def __repr__(self) -> str:
-        return "\n".join([*map(str, self.findings), self.verdict])
-
-    def _repr_html_(self) -> str:
-        kind = "ok" if all(finding.ok for finding in self.findings) else "wait" if self.ok else "bad"
-        rows = []
-        for one in self.findings:
-            mark = cards.mark("ok", "[OK]") if one.ok else cards.mark("bad", "[FIX]")
-            fix = cards.NOTHING if one.ok else Markup("<br><code>{}</code>").format(one.fix)
-            rows.append((mark, one.topic, Markup("{}{}").format(one.text, fix)))
-        table = cards.table(("", "topic", "found"), rows)
-        return str(cards.card("Doctor", (kind, self.verdict), cards.rule(table)))
 
 
 def doctor(settings: Settings | None = None) -> Diagnosis:

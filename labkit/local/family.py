@@ -19,10 +19,9 @@ from pathlib import Path
 
 import psutil
 
-from labkit import machine
+from labkit import machine, process_info
 from labkit.errors import LabError
 from labkit.settings import NODE_NAME
-from labkit import process_info
 
 MARK = "LABKIT_GROUP"
 CLUSTER, STORE = "cluster", "store"  # groups: the nodes with their fork servers, and the object server

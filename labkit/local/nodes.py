@@ -16,20 +16,19 @@ from pathlib import Path
 
 import psutil
 
-from labkit import interrupts
+from labkit import interrupts, process_info
 from labkit.cluster import connection
 from labkit.cluster.capacity import Node
 from labkit.cluster.handle import Cluster
-from labkit.local.preload import Modules, Preloader
-from labkit.local.variables import Changes, changes
 from labkit.display.progress import Waiting
 from labkit.errors import LabError, expect_int
 from labkit.files import private_file
 from labkit.interrupts import alone, wait_until
+from labkit.local import family, supervision, temporary
+from labkit.local.preload import Modules, Preloader
+from labkit.local.variables import Changes, changes
 from labkit.machine import free_port
 from labkit.settings import NODE_NAME, Settings
-from labkit import process_info
-from labkit.local import family, supervision, temporary
 
 GROUP = family.CLUSTER
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
@@ -149,6 +148,9 @@ class LocalCluster(Cluster):
     @property
     def is_running(self) -> bool:
         return self._running and self._has_head()
+
+    def runs_here(self, node: str) -> bool:
+        return bool(family.running(self._home, GROUP, node))
 
     def _answers(self) -> bool:
         return True  # `is_running` looks at its processes

@@ -9,49 +9,27 @@ listens on 127.0.0.1, and gets its keys by the environment: every user of the ma
 """
 
 import atexit
-import configparser
 import contextlib
 import fcntl
 import os
 import platform
 import secrets
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from labkit import machine
+from labkit import machine, process_info
 from labkit.errors import LabError, expect_installed
-from labkit.files import private_file
 from labkit.interrupts import alone, wait_until
-from labkit.settings import OTHER_HOME, Settings
-from labkit import process_info
 from labkit.local import family, supervision
+from labkit.settings import OTHER_HOME, Settings
+from labkit.storage.keys import read_keys, write_keys
 
-PROFILE = "labkit"  # in a file of keys
 _ATTEMPT = "start the object server"
 _START_SECONDS = 30.0  # it takes 0.1, on a cold disk some
 _END_SECONDS = 3.0  # that a killed server keeps its lock at most
-
-
-def write_keys(path: Path, access: str, secret: str) -> Path:
-    """Write keys to a file that only its owner can read, unless it exists; return its path."""
-    private_file(path, f"[{PROFILE}]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
-    return path
-
-
-def read_keys(path: Path) -> tuple[str, str]:
-    """(access key, secret key) of a file that `write_keys` has written."""
-    parser, keys = configparser.RawConfigParser(), ("", "")
-    with contextlib.suppress(configparser.Error, KeyError, ValueError):  # a message may have a key in it
-        parser.read(path, encoding="utf-8")
-        keys = parser[PROFILE]["aws_access_key_id"], parser[PROFILE]["aws_secret_access_key"]
-    if not all(keys):
-        fix = f"rm {shlex.quote(str(path))}: the lab makes new keys"
-        raise LabError(f"read the keys in {path}", "it is damaged", fix)
-    return keys
 
 
 def start(home: Path, check: Callable[[], None] = lambda: None) -> tuple[str, Path]:
@@ -83,12 +61,6 @@ def leave(home: Path) -> None:
     """Stop the server, unless another living process uses it too."""
     if not supervision.leave(home, family.STORE):
         supervision.stop(home, family.STORE)
-
-
-def folder_of(keys: Path) -> Path | None:
-    """Return the folder with the objects of the server that has this file of keys, if it is the lab's."""
-    folder = keys.parent / "rclone"
-    return folder if (keys.parent / "serving").is_file() else None
 
 
 def log_of(home: Path) -> Path:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import psutil
 
-from labkit.local.forkserver.worker import ENDS, REFUSED
-from labkit.local.variables import Changes
+from labkit import process_info
 from labkit.errors import LabError
 from labkit.files import atomic_write
-from labkit.settings import NODE_NAME
-from labkit import process_info
 from labkit.local import family, supervision
+from labkit.local.forkserver.worker import ENDS, REFUSED
+from labkit.local.variables import Changes
+from labkit.settings import NODE_NAME
 
 Modules = tuple[Sequence[str], Sequence[str], Sequence[str]]
 

@@ -24,19 +24,21 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from labkit import interrupts
+from labkit import interrupts, process_info
 from labkit.display import cards
 from labkit.errors import LabError, expect_int
 from labkit.files import private_file
-from labkit.settings import OTHER_HOME, Settings, logs_held_back, variables_set
-from labkit import process_info
 from labkit.local import family, java, supervision
+from labkit.settings import OTHER_HOME, Settings, logs_held_back, variables_set
+from labkit.spark import sessions
+from labkit.spark.sessions import LOOPBACK, active, current
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"  # the network interface, for gloo
+__all__ = ["Session", "current", "session"]
+
 _KEEP_SECONDS = 5  # the driver's JVM ends with its kernel: there is nothing that a new kernel could use
 _PATIENCE = 10.0  # seconds for Spark to stop itself, or for ranks to end after their job was cancelled
 _WORKER_MB = 1024  # memory that an executor may have
@@ -74,8 +76,6 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
-_current: "Session | None" = None
-
 
 class Session:
     """A running Spark. Displays itself; a context manager that stops it."""
@@ -84,12 +84,12 @@ class Session:
         self.spark, self.master = spark, spark.sparkContext.master  # "local[2]", "local-cluster[2,1,1024]"
         self.slots = slots  # tasks that can run at the same time
         self.home, self.group = home, group  # of its processes in `labkit.local.family`
-        self._running = True
+        self.running = True
 
     @property
     def healthy(self) -> bool:
         """Whether its driver is alive, which restarts executors that end."""
-        return self._running and self.spark.sparkContext._gateway.proc.poll() is None
+        return self.running and self.spark.sparkContext._gateway.proc.poll() is None
 
     @property
     def mark(self) -> dict[str, str]:
@@ -108,25 +108,25 @@ class Session:
 
     def cancel(self) -> None:
         """Cancel all jobs of this session, and end the processes of their ranks (takes some seconds)."""
-        if self._running:
+        if self.running:
             _within(_PATIENCE / 2, self.spark.sparkContext.cancelAllJobs)
             _, left = psutil.wait_procs(self.ranks(), timeout=_PATIENCE / 2)
             process_info.terminate(left, grace=1)
 
     def stop(self) -> None:
         """Stop Spark and all its processes."""
-        if not self._running:
+        if not self.running:
             return
         with interrupts.stoppable("session.stop()", left="Spark has been stopped all the same"):
-            self._running = False
+            self.running = False
             atexit.unregister(self.stop)
             _end(self.home, self.group, self.spark)
 
     def __repr__(self) -> str:
-        return f"Session({self.master}, {f'{self.slots} slots' if self._running else 'stopped'})"
+        return f"Session({self.master}, {f'{self.slots} slots' if self.running else 'stopped'})"
 
     def _repr_html_(self) -> str:
-        status = ("ok", "running") if self._running else ("dim", "stopped")
+        status = ("ok", "running") if self.running else ("dim", "stopped")
         return cards.card("Spark", status, cards.text(f"{self.slots} slots"), dim=self.master)
 
     def __enter__(self) -> "Session":
@@ -149,7 +149,6 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
             Spark that the lab did not start, or the arguments cannot work.
         RunStopped: interrupted; nothing is left running.
     """
-    global _current
     expect_int("start Spark", "workers", workers, least=0)
     if slots is not None:
         expect_int("start Spark", "slots", slots)
@@ -181,21 +180,10 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         infos = started.spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
         if (found := len(infos) - 1) < workers:  # the driver is one of them
             raise LabError("start Spark", f"{found} of {workers} executors run", f"read {started.log_dir}")
-    _current = started
+    sessions.use(started)
     if "ipykernel" not in sys.modules:
         atexit.register(started.stop)
     return started
-
-
-def current() -> Session | None:
-    """The session that runs in this process, if any."""
-    return _current if _current is not None and _current._running else None
-
-
-def active() -> "SparkContext | None":
-    """The active SparkContext of this process, even one that the reader started. Does not import pyspark."""
-    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
-    return getattr(context, "_active_spark_context", None)
 
 
 def _folder(home: Path, group: str) -> Path:

@@ -24,9 +24,9 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.files import atomic_write, json_object
 from labkit.interrupts import wait_until
-from labkit.settings import OTHER_HOME
 from labkit.local import family, supervisor, temporary
 from labkit.local.supervisor import KEEP_SECONDS, OTHER_VERSION, PROTOCOL, SOCKET, UNKNOWN
+from labkit.settings import OTHER_HOME
 
 _START_SECONDS = 30.0  # for a supervisor; it takes 0.3
 _END_SECONDS = 3.0  # for one that has stopped everything

@@ -13,8 +13,8 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from labkit.settings import absolute
 from labkit.local import family
+from labkit.settings import absolute
 
 PREFIX = "tmp-"
 _VARIABLES = ("TMPDIR", "TEMP", "TMP")  # in Python's order; others look at the first one only

@@ -22,9 +22,9 @@ import psutil
 
 from labkit import machine
 from labkit.cluster import connection
-from labkit.settings import NODE_NAME
 from labkit.local import family
 from labkit.local.supervisor import KEEP
+from labkit.settings import NODE_NAME
 
 REMOVED = "labkit:removed"  # the value of a variable that `Changes.command` removes
 

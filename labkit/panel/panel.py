@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.panel.base import LivePanel
+from labkit.panel.training import TrainingRun
 from labkit.worker import Tracker
 from labkit.worker.channel import Listener
 from labkit.worker.hooks import current, following, numbers
 from labkit.worker.remote import RemoteTracker
-from labkit.panel.training import TrainingRun
 
 
 class Panel(LivePanel, Tracker):

@@ -12,8 +12,8 @@ from typing import Any
 from labkit.display import formatting
 from labkit.display.formatting import UNKNOWN, count, number, plural, seconds, short, short_metrics, size
 from labkit.panel.run import Curve, Mark, Plot, Run, Span, Table, Thinned, joined, whole
-from labkit.worker.hooks import number_of
 from labkit.panel.workers import Workers, WorkerState
+from labkit.worker.hooks import number_of
 
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
 

@@ -28,10 +28,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from labkit import process_info
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
 from labkit.files import atomic_write
-from labkit import process_info
 
 Home = Path | str | None  # the lab's home folder; None: from the settings
 FILE_NAME = "run_record.json"

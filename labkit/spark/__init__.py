@@ -1,6 +1,5 @@
-"""Spark: a session on this machine, and the panel of TorchDistributor."""
+"""Spark: the panel of TorchDistributor. `labkit.local.spark` starts a session on this machine."""
 
-from labkit.local.spark import Session, current, session
 from labkit.spark.panel import SparkPanel
 
-__all__ = ["Session", "SparkPanel", "current", "session"]
+__all__ = ["SparkPanel"]

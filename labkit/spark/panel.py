@@ -27,9 +27,9 @@ from typing import Any, TextIO
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
 from labkit.panel.panel import Panel
-from labkit.worker.remote import RemoteTracker, TrackedFunction
 from labkit.settings import variables_set
-from labkit.local.spark import LOOPBACK, active, current
+from labkit.spark.sessions import LOOPBACK, active, current
+from labkit.worker.remote import RemoteTracker, TrackedFunction
 
 _TEXT_SENT = 10_000  # characters of a traceback that a rank sends
 _LINE_SHOWN = 2000  # characters

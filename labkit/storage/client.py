@@ -21,7 +21,7 @@ from fsspec.asyn import sync_wrapper
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from labkit.errors import LabError
-from labkit.local import object_server as server
+from labkit.storage import keys as keys_file
 from labkit.storage.store import bad_part
 
 _PART = 8 << 20  # bytes of one part of a large object; each open file holds one
@@ -46,7 +46,7 @@ class ObjectFiles(s3fs.S3FileSystem):
         session, given = AioSession(), {}
         if Path(keys).is_file():
             # On this session only: in the environment it would hide the reader's own ~/.aws/credentials.
-            session = AioSession(profile=server.PROFILE)
+            session = AioSession(profile=keys_file.PROFILE)
             session.set_config_variable("credentials_file", keys)
         else:
             names = {"key": "LABKIT_S3_ACCESS_KEY", "secret": "LABKIT_S3_SECRET_KEY"}
@@ -78,7 +78,7 @@ class ObjectFiles(s3fs.S3FileSystem):
             use_listings_cache=False,  # workers write what others list
         )
         self.retries = 1  # botocore has tried already
-        self._folder = server.folder_of(Path(keys)) if keys else None
+        self._folder = keys_file.folder_of(Path(keys)) if keys else None
 
     async def _call_s3(self, method: str, *options: Any, **parameters: Any) -> Any:
         if self._folder is not None and method in _WRITES:

@@ -1,4 +1,4 @@
-"""A handle on an object store: the embedded S3 server, or any other endpoint.
+"""A handle on an object store.
 
 The keys are in no code, output or pickle. Workers on this machine read them from a file of mode 0600, workers
 elsewhere from their environment (``LABKIT_S3_ACCESS_KEY`` and ``LABKIT_S3_SECRET_KEY``, or AWS's own ways).
@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from labkit import interrupts
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError, expect_installed
 from labkit.settings import Settings
-from labkit.local import object_server as server
+from labkit.storage.keys import read_keys, write_keys
 
 if TYPE_CHECKING:  # s3fs and pyarrow take a second to import
     import pyarrow.fs
@@ -61,7 +60,6 @@ _FIXES = {  # for S3's codes, and for exceptions of botocore
     "ProfileNotFound": _PROFILE,
     "ConfigParseError": _CONFIG,
 }
-_handles: list["Store"] = []  # of this process on embedded servers; a server stops with its last handle
 
 
 @dataclass(eq=False, repr=False)
@@ -71,7 +69,6 @@ class Store:
     endpoint: str  # its URL
     keys: Path | None  # the file with its keys; None if botocore finds keys by itself
     home_bucket: str  # that `storage_path` starts with
-    home: Path | None = None  # whose embedded server it is; None for a store that the lab did not start
     running: bool = True  # until `stop`
 
     @functools.cached_property
@@ -88,7 +85,7 @@ class Store:
 
     def read_keys(self) -> tuple[str | None, str | None]:
         """(access key, secret key), for another client; (None, None) if clients find keys by themselves."""
-        return server.read_keys(self.keys) if self.keys is not None else (None, None)
+        return read_keys(self.keys) if self.keys is not None else (None, None)
 
     def bucket(self, name: str) -> str:
         """Create the bucket `name` unless it exists, and return the name."""
@@ -108,26 +105,26 @@ class Store:
         except LabError:
             raise
         except Exception as error:
-            fix = "are endpoint and port right, and does the store run there? Or it refused a large object "
-            fix += "unread: may these keys write there, and has it room?"
-            if self.home is not None:
-                fix = f"is its disk full? Its log is {server.log_of(self.home)}. "
-                fix += "If it doesn't run, storage.start() starts it again on the same data"
-            raise LabError(attempt, *_explain(error, self.endpoint, fix)) from error
+            raise LabError(attempt, *_explain(error, self.endpoint, self._otherwise())) from error
+
+    def _otherwise(self) -> str:
+        """Return the fix of an error that no rule knows."""
+        fix = "are endpoint and port right, and does the store run there? Or it refused a large object "
+        return fix + "unread: may these keys write there, and has it room?"
 
     def stop(self) -> None:
-        """Leave the store. The embedded server stops with its last handle in any process; its data stay."""
+        """Leave the store; its data stay. A store that the lab did not start runs on."""
         if not self.running:
             return
         with interrupts.stoppable("store.stop()", left="The store has been left all the same"):
             self.running = False
             atexit.unregister(self.stop)
-            if self.home is None and self.keys is not None:
-                shutil.rmtree(self.keys.parent, ignore_errors=True)  # of `connect`
-            elif self.home is not None:
-                _handles.remove(self)
-                if all(handle.endpoint != self.endpoint for handle in _handles):
-                    server.leave(self.home)
+            self._leave()
+
+    def _leave(self) -> None:
+        """Remove the keys of `connect`."""
+        if self.keys is not None:
+            shutil.rmtree(self.keys.parent, ignore_errors=True)
 
     def __enter__(self) -> "Store":
         return self
@@ -146,7 +143,7 @@ class Store:
         ObjectFiles.clear_instance_cache()
         return ObjectFiles(endpoint=self.endpoint, keys=str(self.keys or ""), **options)
 
-    def _check_access(self) -> None:
+    def check_access(self) -> None:
         """Make the home bucket; write, read and delete an object.
 
         Ray would meet the same errors minutes later, in a worker, with a long traceback.
@@ -158,34 +155,6 @@ class Store:
             files.pipe_file(path, b"check")
             files.cat_file(path)
             files.rm_file(path)
-
-
-def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
-    """Start the embedded object store, or return the one that runs already.
-
-    If ``LABKIT_S3_ENDPOINT`` names a store, that one is used, and nothing is started. `bucket` is the store's
-    home bucket, which is made if it does not exist.
-    """
-    expect_installed("start the object store", "s3fs", "pyarrow")
-    settings = Settings.given(settings)
-    if settings.s3_endpoint:
-        return connect(bucket=bucket, settings=settings)
-    store: Store | None = None
-    undo = interrupts.stoppable("the start of the object store", undo=lambda: store and store.stop())
-    with undo as check:
-        home = settings.make_home()
-        endpoint, keys = server.start(home, check)
-        for handle in _handles:
-            if (handle.home, handle.endpoint, handle.home_bucket) == (home, endpoint, bucket):
-                return handle
-        store = Store(endpoint, keys, bucket, home)
-        _handles.append(store)
-        check()
-        store._check_access()
-    # A script stops its store when it ends. A kernel leaves that to the supervisor, because it may restart.
-    if "ipykernel" not in sys.modules:
-        atexit.register(store.stop)
-    return store
 
 
 def connect(
@@ -227,12 +196,12 @@ def connect(
     keys = None
     if access_key and secret_key:
         keys = Path(tempfile.mkdtemp(prefix="labkit-keys-")) / "credentials"
-        server.write_keys(keys, access_key, secret_key)
+        write_keys(keys, access_key, secret_key)
     store = Store(url, keys, bucket)
     atexit.register(store.stop)
     left = "This process is not connected to it"
     with interrupts.stoppable(f"the connection to {shown}", undo=store.stop, left=left):
-        store._check_access()
+        store.check_access()
     return store
 
 

@@ -18,8 +18,6 @@ import psutil
 from labkit import cluster
 from labkit.display.tracebacks import is_own, place
 from labkit.panel.workers import WorkerState
-from labkit.settings import Settings
-from labkit.local import family
 
 _TIMEOUT = 10.0  # seconds for one rank
 
@@ -93,13 +91,8 @@ def _look(worker: WorkerState) -> Waiting:
 
 def _is_here(node: str) -> bool:
     """Whether a worker's node is this machine or container: elsewhere, its pid belongs to another process."""
-    if node == socket.gethostname():
-        return True
     lab = cluster.peek()
-    if lab is not None and not lab.is_ours:
-        return False
-    # Nodes of a cluster that the lab started have names of their own.
-    return bool(family.running(Settings.from_env().home, family.CLUSTER, node))
+    return node == socket.gethostname() or (lab is not None and lab.runs_here(node))
 
 
 def _frames(pid: int, *, frozen: bool) -> list[dict]:

@@ -33,11 +33,11 @@ from labkit.display import tracebacks
 from labkit.display.formatting import size
 from labkit.errors import LabError, RunFailed
 from labkit.panel.panel import Panel
-from labkit.worker.mailbox import Mailbox
-from labkit.worker.remote import TrackedFunction
 from labkit.panel.training import TrainingRun
 from labkit.storage import check_run_name, hint_for
 from labkit.train import callbacks, hang
+from labkit.worker.mailbox import Mailbox
+from labkit.worker.remote import TrackedFunction
 
 # A run's length, by its names in a configuration; the first counts most.
 _LENGTHS = {"epochs": ("epochs", "num_epochs", "max_epochs"), "steps": ("steps", "max_steps")}

@@ -35,7 +35,16 @@ from labkit.errors import LabError
 from labkit.worker import Tracker, group_size
 from labkit.worker.alone import SoloWatch
 from labkit.worker.loaders import notes_on
-from labkit.worker.rows import Calibrated, Counter, forget_indexes, note_index, of_columns, one_row, torch_counter, wrapped_counter
+from labkit.worker.rows import (
+    Calibrated,
+    Counter,
+    forget_indexes,
+    note_index,
+    of_columns,
+    one_row,
+    torch_counter,
+    wrapped_counter,
+)
 
 _WEIGH_EVERY = 1.0  # seconds: the system counts pages for a tenth of a millisecond
 _PAUSE = 0.2  # seconds between two events of a rank; a loss on a GPU is waited for only then

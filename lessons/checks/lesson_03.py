@@ -4,7 +4,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from course.exercises.answers import NotAttempted, Wrong, close_to, describe, expect_function, expect_type, is_blank, require_no_dots
+from course.exercises.answers import (
+    NotAttempted,
+    Wrong,
+    close_to,
+    describe,
+    expect_function,
+    expect_type,
+    is_blank,
+    require_no_dots,
+)
 from course.exercises.registry import Lesson
 from course.exercises.running import noting_rows, run_loop
 from labkit.worker.hooks import reports_to

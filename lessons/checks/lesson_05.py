@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import LabError
-from course.exercises.answers import NotAttempted, Wrong, close_to, describe, expect_function, list_is, result_of
+from course.exercises.answers import (
+    NotAttempted,
+    Wrong,
+    close_to,
+    describe,
+    expect_function,
+    list_is,
+    result_of,
+)
 from course.exercises.registry import Lesson
 from course.exercises.running import folder_of_check, last_line
 

@@ -6,7 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course.exercises import registry
-from course.exercises.answers import NotAttempted, Wrong, close_to, describe, expect_function, expect_type, is_blank, number, result_of, returns
+from course.exercises.answers import (
+    NotAttempted,
+    Wrong,
+    close_to,
+    describe,
+    expect_function,
+    expect_type,
+    is_blank,
+    number,
+    result_of,
+    returns,
+)
 from course.exercises.registry import Lesson
 from course.exercises.running import folder_of_check
 

@@ -5,7 +5,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from course.exercises.answers import Wrong, close_to, describe, expect_function, expect_type, number, result_of
+from course.exercises.answers import (
+    Wrong,
+    close_to,
+    describe,
+    expect_function,
+    expect_type,
+    number,
+    result_of,
+)
 from course.exercises.registry import Lesson
 from course.exercises.running import returned, run_loop
 

@@ -8,7 +8,16 @@ import numpy as np
 
 from course import schedule
 from labkit.errors import LabError
-from course.exercises.answers import NotAttempted, Wrong, array_of, describe, expect_function, require_no_dots, result_of, returns
+from course.exercises.answers import (
+    NotAttempted,
+    Wrong,
+    array_of,
+    describe,
+    expect_function,
+    require_no_dots,
+    result_of,
+    returns,
+)
 from course.exercises.registry import Lesson, load
 
 LESSON = Lesson("12b", "Sharding and pipelines by hand")

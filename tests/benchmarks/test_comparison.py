@@ -6,8 +6,8 @@ from benchmarks._engines import launch
 from benchmarks._engines.comparison import run
 from benchmarks._engines.launch import ENGINES, Engine
 from labkit.errors import LabError, RunFailed
-from labkit.settings import Settings
 from labkit.local import family
+from labkit.settings import Settings
 
 PLAIN, TORCHRUN = ENGINES[:2]
 

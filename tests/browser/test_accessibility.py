@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from course.exercises.checking import Verdict
 from jupyterlab import ARTEFACTS, accessible, browser
 from labkit.data import ExecutionRun, OperatorState
 from labkit.display import cards
-from course.exercises.checking import Verdict
+from labkit.local.doctor import Diagnosis, Finding
 from labkit.panel.drawing import snapshot
 from labkit.runs.record import RunRecord, folder_of
-from labkit.local.doctor import Diagnosis, Finding
 from labkit.tune.sweep import SweepRun
 from runs_told import T0, Run
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from course import classroom
 import object_servers
+from course import classroom
 from labkit.errors import LabError
 
 

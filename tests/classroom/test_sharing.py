@@ -10,8 +10,8 @@ import pytest
 
 from course.classroom import __main__ as command
 from course.classroom import join, show
-from labkit.errors import LabError
 from course.exercises import hint, kept, predict
+from labkit.errors import LabError
 from labkit.runs import RunRecord
 from labkit.settings import CHECKOUT
 from labs import runs, until

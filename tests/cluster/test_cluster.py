@@ -23,17 +23,14 @@ import requests
 from filelock import FileLock
 
 import labs
-from labkit import __version__
-from labkit.local import cluster
+from labkit import __version__, process_info
 from labkit.cluster import connection
-from labkit.local import nodes
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.errors import LabError, RunStopped
+from labkit.local import cluster, family, nodes, supervision
+from labkit.local.family import make_folder
 from labkit.machine import free_port
 from labkit.settings import Settings
-from labkit import process_info
-from labkit.local import family, supervision
-from labkit.local.family import make_folder
 from labs import python, runs, until
 
 pytestmark = pytest.mark.fault

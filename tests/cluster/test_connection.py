@@ -10,12 +10,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from labkit.local import cluster
 from labkit.cluster import connection
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.errors import LabError
+from labkit.local import cluster, family, supervision
 from labkit.machine import free_port
-from labkit.local import family, supervision
 from labs import python, until
 
 pytestmark = pytest.mark.fault

@@ -11,10 +11,10 @@ import sys
 import psutil
 import pytest
 
+from labkit.local import supervision
 from labkit.local.forkserver.server import differing_variables
 from labkit.local.preload import Preloader
 from labkit.local.variables import Changes
-from labkit.local import supervision
 from labs import runs, until
 
 TELL = """

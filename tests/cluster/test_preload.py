@@ -12,9 +12,7 @@ import psutil
 import pytest
 import ray
 
-from labkit.local import cluster
-from labkit.local import preload
-from labkit.local import family
+from labkit.local import cluster, family, preload
 from labs import python, runs, until
 
 pytestmark = pytest.mark.fault

@@ -9,9 +9,8 @@ import pytest
 
 from kernels import kernel
 from labkit import machine
-from labkit.local import variables
-from labkit.local.variables import Changes, REMOVED, changes
-from labkit.local import family
+from labkit.local import family, variables
+from labkit.local.variables import REMOVED, Changes, changes
 
 BEFORE = {
     "HF_HOME": "/data/apple",

@@ -62,7 +62,7 @@ SHIPPED = "/tmp/ray/session_1/runtime_resources/py_modules_files/_ray_pkg_1/labk
         ("/x/lib/python3.11/site-packages/torch/nn.py", False),
         ("<frozen importlib._bootstrap>", False),
         (f"{SHIPPED}/settings.py", False),
-        (f"{SHIPPED}/panel/tracking/hooks.py", False),
+        (f"{SHIPPED}/worker/hooks.py", False),
         (f"{tracebacks._LIBRARY}-of-mine/model.py", True),
         ("/home/me/site-packages-notes/model.py", True),
         ("/me/labkit/train_all.py", True),

@@ -8,9 +8,9 @@ import pytest
 
 import labkit
 import labs
-from labkit.local import cluster
 from course.exercises import checking
 from course.exercises.running import limited
+from labkit.local import cluster
 from labkit.settings import CHECKOUT
 
 _lab = contextlib.ExitStack()

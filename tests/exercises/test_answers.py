@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from course.exercises.answers import NotAttempted, Wrong, array_of, close_to, is_blank, number, require_no_dots, result_of
+from course.exercises.answers import (
+    NotAttempted,
+    Wrong,
+    array_of,
+    close_to,
+    is_blank,
+    number,
+    require_no_dots,
+    result_of,
+)
 
 
 class Broken:

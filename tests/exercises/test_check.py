@@ -7,9 +7,19 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from labkit.errors import LabError
-from course.exercises import Lesson, check, checking, hint, predict, predictions, progress_table, registry, reveal
+from course.exercises import (
+    Lesson,
+    check,
+    checking,
+    hint,
+    predict,
+    predictions,
+    progress_table,
+    registry,
+    reveal,
+)
 from course.exercises.answers import close_to, result_of
+from labkit.errors import LabError
 
 HINTS = ("Look at `backward()`, *first*", "<b>more</b>", "64 + 64")
 

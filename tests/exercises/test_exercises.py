@@ -6,8 +6,8 @@ from inspect import signature
 
 import pytest
 
-from labkit.errors import LabError
 from course.exercises import check, hint, lessons
+from labkit.errors import LabError
 from labkit.settings import CHECKOUT
 
 SHIPPED = [(lesson.number, exercise) for lesson in lessons() for exercise in lesson.exercises]

@@ -11,9 +11,8 @@ import psutil
 import pytest
 
 from course import faults
-from labkit.local import storage
 from labkit.errors import LabError
-from labkit.local import family
+from labkit.local import family, storage
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
 from labs import runs, until

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from course.models import KERAS_2
 from labkit import runs
 from labkit.errors import LabError
-from course.models import KERAS_2
 from labkit.keras import PanelCallback
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter

@@ -22,8 +22,8 @@ from ray import tune
 from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader, TensorDataset
 
-from labkit.local import cluster
 from labkit.errors import LabError
+from labkit.local import cluster
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel, hang
 from labkit.tune import SweepPanel

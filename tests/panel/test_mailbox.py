@@ -11,9 +11,9 @@ import ray
 from ray import cloudpickle
 from ray.util import state
 
+from labkit import process_info
 from labkit.worker.channel import Sender
 from labkit.worker.mailbox import Mailbox
-from labkit import process_info
 from labs import until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests

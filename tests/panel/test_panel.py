@@ -14,10 +14,10 @@ from labkit.errors import LabError, RunStopped
 from labkit.panel import Panel
 from labkit.panel.base import LivePanel
 from labkit.panel.reporters import NullReporter
-from labkit.worker.hooks import current
-from labkit.worker.remote import RemoteTracker, TrackedFunction
 from labkit.runs import record as records
 from labkit.settings import Settings
+from labkit.worker.hooks import current
+from labkit.worker.remote import RemoteTracker, TrackedFunction
 from labs import until
 
 

@@ -17,11 +17,11 @@ import pandas
 import pyarrow
 import pytest
 
+from labkit.settings import NODE_NAME
 from labkit.worker import Tracker
 from labkit.worker.hooks import memory, numbers
 from labkit.worker.remote import RemoteTracker, TrackedFunction
 from labkit.worker.rows import of_columns
-from labkit.settings import NODE_NAME
 from labs import until
 
 

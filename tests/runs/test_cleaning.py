@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from labkit.__main__ import main
-from labkit.runs.record import this_process
 from labkit.local import supervision
+from labkit.runs.record import this_process
 from records import write
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]

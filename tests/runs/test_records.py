@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit import runs
 from course.datasets import Dataset
+from labkit import runs
 from labkit.errors import LabError
 from labkit.panel import Panel
 from labkit.runs import record as records

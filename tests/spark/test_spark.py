@@ -10,10 +10,9 @@ import pyspark
 import pytest
 
 from kernels import kernel
-from labkit.local import spark
 from labkit.errors import LabError, RunStopped
+from labkit.local import family, spark
 from labkit.local import spark as driver
-from labkit.local import family
 from labs import interrupted_inside, processes_of, python, runs, until, wait_until_nothing_lives
 
 

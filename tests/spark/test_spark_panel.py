@@ -14,14 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.local import spark
 from labkit.errors import LabError, RunFailed, RunStopped
+from labkit.local import family, spark
 from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
 from labkit.runs import record as records
 from labkit.spark import panel as spark_panel
 from labkit.spark.panel import SparkPanel
-from labkit.local import family
 from labs import interrupt_when, until
 
 

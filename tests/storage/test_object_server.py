@@ -14,11 +14,10 @@ import pytest
 import labs
 import object_servers
 from labkit import machine
-from labkit.local import storage
 from labkit.errors import LabError, RunStopped
+from labkit.local import family, storage, supervision
 from labkit.settings import Settings
 from labkit.storage.client import ObjectFiles
-from labkit.local import family, supervision
 
 
 @pytest.fixture
@@ -130,7 +129,7 @@ def test_what_does_not_start_says_why_and_leaves_nothing(settings, tmp_path, mon
 @pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root makes network namespaces")
 def test_a_server_of_another_host_is_neither_stopped_nor_doubled(store, settings):
     """As with one home on two machines, or in two containers."""
-    code = "from labkit.local import storage; from labkit.storage import server; server._END_SECONDS = 0.2"
+    code = "from labkit.local import object_server, storage; object_server._END_SECONDS = 0.2"
     up = f"ip link set lo up; exec {sys.executable} -c '{code}; print(storage.start())'"
     there = {**os.environ, "LABKIT_HOME": str(settings.home)}
 

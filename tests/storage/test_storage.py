@@ -11,8 +11,8 @@ from pyarrow.fs import FileSelector, FileType
 
 import labs
 import object_servers
-from labkit.local import storage
 from labkit.errors import LabError
+from labkit.local import storage
 from labkit.settings import Settings
 from labkit.storage import check_run_name
 from labkit.storage.client import ObjectFiles, arrow

@@ -14,8 +14,8 @@ import labs
 import object_servers
 from benchmarks import faults
 from course import datasets
-from labkit.local import cluster, storage
 from labkit.errors import LabError
+from labkit.local import cluster, storage
 from labkit.settings import Settings
 from labkit.train import TrainPanel
 

@@ -17,8 +17,7 @@ import psutil
 import pytest
 import ray
 
-from labkit.local import cluster, spark
-from labkit.local import supervision
+from labkit.local import cluster, spark, supervision
 
 ROOT = Path(__file__).resolve().parents[2]  # of the checkout
 

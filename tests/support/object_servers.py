@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 
 import web
-from labkit.settings import Settings
-from labkit.storage import store as storage
 from labkit.local import family, supervision
+from labkit.settings import Settings
+from labkit.local import storage
 
 NAMED = {
     name: os.environ[name]

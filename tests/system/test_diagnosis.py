@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from labkit import machine
-from labkit.settings import Settings
 from labkit.local import doctor as diagnosis
-from labkit.local.doctor import doctor
-from labkit.local.doctor import Diagnosis, Finding
+from labkit.local.doctor import Diagnosis, Finding, doctor
+from labkit.settings import Settings
 
 GB = 1_000_000_000
 GOOD, BAD = Finding("cores", True, "2"), Finding("Chromium", False, "none", "apt-get install <chromium>")

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.errors import LabError
 from labkit import process_info
+from labkit.errors import LabError
 from labkit.local import family, supervision
 from labs import processes_of, runs, until
 

@@ -25,13 +25,13 @@ from ray.util import placement_group_table
 from labkit import runs
 from labkit.cluster import capacity
 from labkit.errors import LabError, RunFailed, RunStopped
-from labkit.panel.reporters import NullReporter
-from labkit.worker import hooks
-from labkit.worker.mailbox import Mailbox
-from labkit.settings import Settings
 from labkit.local import family
+from labkit.panel.reporters import NullReporter
+from labkit.settings import Settings
 from labkit.train import TrainPanel
 from labkit.train.callbacks import ReportCallback, first_failure
+from labkit.worker import hooks
+from labkit.worker.mailbox import Mailbox
 from labs import held_cpus, idle, interrupt_when, until
 
 pytestmark = pytest.mark.fault

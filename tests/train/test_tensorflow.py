@@ -15,9 +15,9 @@ from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 
 from course import datasets
-from labkit.local import cluster
-from labkit.errors import RunFailed
 from course.models import KERAS_2
+from labkit.errors import RunFailed
+from labkit.local import cluster
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel
 from labs import idle

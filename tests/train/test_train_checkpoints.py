@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from ray.train import CheckpointConfig
 
-from labkit.errors import LabError
 from course.models.torch import cnn
+from labkit.errors import LabError
 from labkit.train import panel, reported_checkpoints
 from labkit.train.callbacks import unranked, wrong_order
 

@@ -9,8 +9,8 @@ from ray.train.torch import TorchTrainer, prepare_model
 
 from benchmarks._engines.stopwatch import Stopwatch
 from benchmarks._models import mlp, train_epoch
-from labkit.local import cluster
 from labkit.data import quiet
+from labkit.local import cluster
 
 work = Stopwatch(sys.argv[1])
 

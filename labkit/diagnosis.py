@@ -1,0 +1,67 @@
+"""What a look at a machine or a cluster found: lines with ``[OK]``, or ``[FIX]`` and what fixes it."""
+
+import json
+from dataclasses import asdict, dataclass
+
+from markupsafe import Markup
+
+from labkit.display import cards
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that the doctor looked at."""
+
+    topic: str
+    ok: bool
+    text: str  # the fact, with its numbers
+    fix: str = ""  # the command or the step that makes it ok
+    blocking: bool = False  # whether a lesson cannot run until it is fixed
+
+    def __str__(self) -> str:
+        line = f"[{'OK' if self.ok else 'FIX'}]".ljust(6) + f"{self.topic}: {self.text}"
+        return line if self.ok else f"{line}\n      {self.fix}"
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """All findings; prints as lines, and displays itself as a table in a notebook."""
+
+    findings: tuple[Finding, ...]
+    good: str = "All lessons can run here"
+    bad: str = "Some lessons cannot run here yet"
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing that blocks was found."""
+        return all(finding.ok or not finding.blocking for finding in self.findings)
+
+    @property
+    def verdict(self) -> str:
+        """The diagnosis in one sentence."""
+        if not self.ok:
+            return f"{self.bad}: fix the lines with [FIX]."
+        todo = sum(not finding.ok for finding in self.findings)
+        return self.good + (f"; {todo} line{'s' if todo > 1 else ''} could be better." if todo else ".")
+
+    def as_json(self) -> str:
+        """One JSON object: ``ok`` and ``findings``, each with the fields of a `Finding`."""
+        return json.dumps({"ok": self.ok, "findings": [asdict(one) for one in self.findings]}, indent=1)
+
+    def say(self, *, as_json: bool) -> int:
+        """Print it, for a person or a program, and return the exit status: 0 if nothing blocks."""
+        print(self.as_json() if as_json else self)
+        return 0 if self.ok else 1
+
+    def __repr__(self) -> str:
+        return "\n".join([*map(str, self.findings), self.verdict])
+
+    def _repr_html_(self) -> str:
+        kind = "ok" if all(finding.ok for finding in self.findings) else "wait" if self.ok else "bad"
+        rows = []
+        for one in self.findings:
+            mark = cards.mark("ok", "[OK]") if one.ok else cards.mark("bad", "[FIX]")
+            fix = cards.NOTHING if one.ok else Markup("<br><code>{}</code>").format(one.fix)
+            rows.append((mark, one.topic, Markup("{}{}").format(one.text, fix)))
+        table = cards.table(("", "topic", "found"), rows)
+        return str(cards.card("Doctor", (kind, self.verdict), cards.rule(table)))
