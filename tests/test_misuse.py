@@ -68,7 +68,8 @@ class _Parts(dict):
     """The parts of labkit by name, imported when a call needs them."""
 
     def __missing__(self, name: str) -> object:
-        places = {"cluster": "labkit.local", "storage": "labkit.local", "datasets": "course", "torch": "course.models", "spark": "labkit.local"}
+        local = {name: "labkit.local" for name in ("cluster", "storage", "spark")}
+        places = {"datasets": "course", "torch": "course.models", **local}
         return importlib.import_module(f"{places.get(name, 'labkit')}.{name}")
 
 

@@ -163,7 +163,7 @@ class SparkPanel(Panel):
             _cancel()
         elif self.state.status == "running" and not (self.state.first_step_at or self.state.history):
             with self.update() as state:
-                state.note = _NOT_SEEN_FILE if self._runs_file else _NOT_SEEN
+                state.note = state.note or (_NOT_SEEN_FILE if self._runs_file else _NOT_SEEN)
         return error
 
     def keep_failure(self, error: BaseException) -> None:
@@ -421,7 +421,7 @@ def _shown_last(line: str) -> str:
 
 def _last_error(text: str) -> str:
     """Return the line of this output that says why a file failed."""
-    lines = [line for line in text.splitlines() if _WHY.search(line)]
+    lines = [line for line in text.splitlines() if _WHY.search(line) and "ChildFailedError" not in line]
     return lines[-1].strip()[:300] if lines else "the training file ended with an error"
 
 

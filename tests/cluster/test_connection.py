@@ -182,7 +182,7 @@ def test_a_relative_token_file_stays_the_same_after_a_change_of_folder(tmp_path,
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "of-ray")
     monkeypatch.setattr(cluster.Cluster, "connect", lambda lab: None)
-    monkeypatch.setattr(cluster, "_current", None)
+    monkeypatch.setattr("labkit.cluster._current", None)
     lab = cluster.connect("127.0.0.1:1", token_file="token")
     connection.set_environment(None, authenticate=None)
     try:
@@ -201,7 +201,7 @@ def test_to_ask_for_the_current_cluster_changes_nothing(monkeypatch):
     lab._running = True
     disconnected = []
     monkeypatch.setattr(lab, "disconnect", lambda: disconnected.append(True))
-    monkeypatch.setattr(cluster, "_current", lab)
+    monkeypatch.setattr("labkit.cluster._current", lab)
     assert cluster.current() is lab
     lab._running = False
     assert cluster.current() is None and cluster.peek() is lab and not disconnected

@@ -2,8 +2,8 @@
 
 import pytest
 
+from labkit import cluster
 from labkit.cluster import ends
-from labkit.local import cluster
 
 CLOSED = (
     "Worker unexpectedly exits with a connection error code 2. End of file. Some common causes include: (1) "

@@ -17,6 +17,7 @@ from labkit import machine
 from labkit.errors import LabError, RunStopped
 from labkit.local import family, storage, supervision
 from labkit.settings import Settings
+from labkit.storage import hint_for
 from labkit.storage.client import ObjectFiles
 
 
@@ -92,7 +93,7 @@ def test_after_a_kill_an_old_handle_says_so_and_goes_on_later(store, settings):
     half.write_bytes(b"what nobody was told was done")
     with pytest.raises(LabError, match=store.endpoint) as caught:
         store.bucket("lab")
-    assert "storage.start()" in caught.value.fix and "storage.start()" in storage.hint_for(str(caught.value))
+    assert "storage.start()" in caught.value.fix and "storage.start()" in hint_for(str(caught.value))
     assert storage.start(settings=settings) is store  # on the same port, so the handle is good again
     assert store.files.cat_file("lab/a") == b"1" and not half.exists()
     kill(store)

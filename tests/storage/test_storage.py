@@ -14,7 +14,7 @@ import object_servers
 from labkit.errors import LabError
 from labkit.local import storage
 from labkit.settings import Settings
-from labkit.storage import check_run_name
+from labkit.storage import Store, check_run_name, hint_for
 from labkit.storage.client import ObjectFiles, arrow
 
 # As people give them.
@@ -318,7 +318,7 @@ def test_connect_to_one_that_runs(own, tmp_path):
     access, secret = own.read_keys()
     named = Settings(home=tmp_path, s3_endpoint=own.endpoint, s3_access_key=access, s3_secret_key=secret)
     with storage.start(settings=named) as store:
-        assert store.endpoint == own.endpoint and store.home is None
+        assert store.endpoint == own.endpoint and type(store) is Store
     with pytest.raises(LabError, match="one of the two keys is missing"):
         storage.start(settings=Settings(home=tmp_path, s3_endpoint=own.endpoint, s3_access_key="A"))
 
@@ -449,13 +449,13 @@ def test_nobody_answers(own, tmp_path):
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(LabError, match="EndpointConnectionError") as caught:
             connect(url, "key", "secret", tmp_path)
-        assert storage.hint_for(str(caught.value))
+        assert hint_for(str(caught.value))
         with pytest.raises(LabError) as caught:
             connect(url.replace("//", "//user:password@"), "key", "secret", tmp_path)
         assert "password" not in str(caught.value)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(LabError, match="Timeout") as caught:
         connect(f"http://127.0.0.1:{silent.getsockname()[1]}", "key", "secret", tmp_path)
-    assert storage.hint_for(str(caught.value))
+    assert hint_for(str(caught.value))
     with pytest.raises(LabError, match="SSLError") as caught:
         connect(own.endpoint.replace("http:", "https:"), "key", "secret", tmp_path)
     assert "http://" in caught.value.fix and "AWS_CA_BUNDLE" in caught.value.fix
@@ -470,4 +470,4 @@ def test_nobody_answers(own, tmp_path):
     ],
 )
 def test_another_server_is_not_blamed_on_the_store(text):
-    assert storage.hint_for(text) is None
+    assert hint_for(text) is None

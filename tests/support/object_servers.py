@@ -13,9 +13,8 @@ from pathlib import Path
 import psutil
 
 import web
-from labkit.local import family, supervision
+from labkit.local import family, storage, supervision
 from labkit.settings import Settings
-from labkit.local import storage
 
 NAMED = {
     name: os.environ[name]
