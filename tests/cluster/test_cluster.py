@@ -139,10 +139,8 @@ def test_a_dashboard_that_does_not_start_says_why(home, monkeypatch, end):
 
 
 def test_two_processes_that_start_at_once_get_one_cluster(home):
-    code = (
-        "import time; from labkit.local import cluster as c; lab = cluster.start(); print(lab.address, flush=True);"
-        "time.sleep(900)"
-    )
+    code = "import time; from labkit.local import cluster; lab = cluster.start(); "
+    code += "print(lab.address, flush=True); time.sleep(900)"
     commands = [[sys.executable, "-c", code]] * 2
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     try:
