@@ -68,7 +68,7 @@ class _Parts(dict):
     """The parts of labkit by name, imported when a call needs them."""
 
     def __missing__(self, name: str) -> object:
-        local = {name: "labkit.local" for name in ("cluster", "storage", "spark")}
+        local = dict.fromkeys(("cluster", "storage", "spark"), "labkit.local")
         places = {"datasets": "course", "torch": "course.models", **local}
         return importlib.import_module(f"{places.get(name, 'labkit')}.{name}")
 

@@ -243,7 +243,7 @@ class SparkPanel(Panel):
         """
         if callable(what) or what == "-m":
             return what
-        attempt = "run a training on TorchDistributor"
+        attempt = "run a program on TorchDistributor"
         if not isinstance(what, (str, os.PathLike)):
             fact = f"run() got a value of type {type(what).__name__}, not a function or a path"
             raise LabError(attempt, fact, "pass the function without calling it: distributor.run(train, …)")

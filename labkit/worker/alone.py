@@ -1,11 +1,13 @@
 """Notice a worker that trains alone although its group has several.
 
-On CPUs, accelerate and transformers see a single process in a worker of Ray Train, torchrun or TorchDistributor,
-unless they are asked to use the CPU. Then each worker trains a model of its own, on all rows, without a warning.
+On CPUs, accelerate and transformers see a single process in a worker of Ray Train, torchrun or
+TorchDistributor, unless they are asked to use the CPU. Then each worker trains a model of its own, on all
+rows, without a warning.
 
-Two facts together make the note: accelerate believes that it is alone, and no process group has run a collective
-between one optimizer step and a much later one. Either one alone may be right: `Accelerator()` for its precision
-with a model that Ray has wrapped, or a parameter server. A loop without optimizer steps is never noted.
+Two facts together make the note: accelerate believes that it is alone, and no process group has run a
+collective between one optimizer step and a much later one. Either one alone may be right: `Accelerator()`
+for its precision with a model that Ray has wrapped, or a parameter server. A loop without optimizer steps
+is never noted.
 """
 
 import sys
@@ -21,7 +23,7 @@ class SoloWatch:
         self._since: tuple[int, int] | None = None  # steps and collectives when it was looked at first
 
     def look(self, steps: int, sure: bool) -> list[str]:
-        """Return what to say after so many `steps`, if anything; `sure`: enough of them were made to say it."""
+        """Return what to say after so many `steps`; `sure`: enough of them were made to say it."""
         if self._is_over or not _accelerate_is_alone():
             return []
         collectives = _collectives()
@@ -36,8 +38,8 @@ class SoloWatch:
             return []
         self._is_over = True
         return [
-            f"each of the {workers} workers trains a model of its own on all rows: accelerate sees one process, "
-            "and no gradients were exchanged. On CPUs, write Accelerator(cpu=True) or "
+            f"each of the {workers} workers trains a model of its own on all rows: accelerate sees one "
+            "process, and no gradients were exchanged. On CPUs, write Accelerator(cpu=True) or "
             'TrainingArguments(use_cpu=True), or set os.environ["ACCELERATE_USE_CPU"] = "true" in the loop '
             "before either is made"
         ]
@@ -51,7 +53,7 @@ def _accelerate_is_alone() -> bool:
 
 
 def _collectives() -> int:
-    """How many collectives the process groups of this process have run, whoever called them."""
+    """How many collectives the process groups of this process have run, from any code."""
     world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     total = 0
     for group in list(world.pg_map) if world is not None else ():
