@@ -121,7 +121,7 @@ def test_a_path_and_what_it_prints_with_a_progress_bar(local, tmp_path):
 @pytest.mark.parametrize(
     "program, fact, fix",
     [
-        (("trian.py",), "there is no file", "did you mean 'train.py'"),
+        (("tran.py",), "there is no file", "did you mean 'train.py'"),
         (({"loss": 1.0},), "a value of type dict", r"distributor\.run\(train, …\)"),
         ((None,), "a value of type NoneType", r"distributor\.run\(train, …\)"),
     ],
