@@ -10,20 +10,20 @@ import subprocess
 import sys
 
 VERSION = "3.17.2"  # the page names it
+DATABASE = ("sqlalchemy", "alembic")  # of the store that MLflow uses by default
 PROGRAM = """
-import json
-
-import mlflow
-from labkit.panel import Panel
+import json, time
 
 with Panel("own", live=[to_mlflow], config={"lr": 0.1}) as panel:
     for epoch, loss in enumerate([0.5, 0.25]):
         panel.report({"loss": loss, "epoch": epoch, "word": "no number"})
 
-client = mlflow.MlflowClient()
-(run,) = client.search_runs([client.get_experiment_by_name("own").experiment_id])
-losses = client.get_metric_history(run.info.run_id, "loss")
-print(json.dumps([run.info.run_name, run.data.params, [(one.step, one.value) for one in losses]]))
+client, runs = mlflow.MlflowClient(), []
+while not runs:  # the panel doesn't wait for a slow machine
+    time.sleep(0.2)
+    runs = client.search_runs([experiment.experiment_id], "attributes.status = 'FINISHED'")
+losses = client.get_metric_history(runs[0].info.run_id, "loss")
+print(json.dumps([runs[0].info.run_name, runs[0].data.params, [(one.step, one.value) for one in losses]]))
 """
 
 
@@ -31,23 +31,11 @@ def test_the_recipe_for_mlflow_writes_settings_and_each_epoch(root, tmp_path):
     page = (root / "docs" / "runs.md").read_text(encoding="utf-8")
     (recipe,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "mlflow" in block]
     assert f"tested with {VERSION}" in page
-    packages = [
-        f"mlflow-skinny=={VERSION}",
-        "sqlalchemy",
-        "alembic",
-    ]  # the last two are MLflow's default store
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--target",
-        tmp_path / "packages",
-        *packages,
-    ]
+    packages = [f"mlflow-skinny=={VERSION}", *DATABASE]
+    folder = str(tmp_path / "packages")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, *packages]
     subprocess.run(command, check=True, timeout=800)
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'packages'}{os.pathsep}{root}"}
+    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{root}"}
     environment |= {"LABKIT_HOME": str(tmp_path / "home"), "LABKIT_PANEL": "none"}
     done = subprocess.run(
         [sys.executable, "-c", recipe + PROGRAM],
