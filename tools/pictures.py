@@ -645,6 +645,31 @@ def standard_errors(d: Drawing) -> None:
     d.text(452, 150, "square both, add, take the root", style="n")
 
 
+@picture(760, 214)
+def cpus(d: Drawing) -> None:
+    """The CPUs of a cluster of six, while two workers train and a validation runs.
+
+    Two CPUs belong to the training workers from the start of the run to its end. One is taken by the
+    validation task and two by the workers that it starts itself, until the validation ends. One CPU is left:
+    four data tasks run in it, each of which asks for a quarter.
+    """
+    d.text(20, 30, "six logical CPUs, while a validation runs", style="n")
+    d.box(20, 50, 110, 70, "CPU", "worker 0")
+    d.box(140, 50, 110, 70, "CPU", "worker 1")
+    d.box(265, 50, 110, 70, "CPU", "validation", kind="store")
+    d.box(385, 50, 110, 70, "CPU", "its worker 0", kind="store")
+    d.box(505, 50, 110, 70, "CPU", "its worker 1", kind="store")
+    for place in range(4):
+        d.box(630 + 28 * place, 50, 26, 70, "¼", kind="data")
+    d.text(20, 146, "training", style="b")
+    d.text(20, 166, "until the run ends", style="n")
+    d.text(265, 146, "validation", style="b")
+    d.text(265, 166, "until it ends, once for each checkpoint", style="n")
+    d.text(630, 146, "data tasks", style="b")
+    d.text(630, 166, "what is left", style="n")
+    d.text(20, 196, "If nothing is left, the workers wait for data that no task can fetch.", style="n")
+
+
 def main(arguments: list[str]) -> int:
     stale = []
     for name, draw in PICTURES.items():
