@@ -302,7 +302,7 @@ named.map(fetch).map_batches(scale, batch_size=64).schema()
 # read-only views of Ray's object store. Say: "Compute a new array and return that."
 
 # %% [markdown]
-# Compute with whole arrays, and return new ones: those that you get may be views of shared memory and read-only. Names, fetch, scale: this plan is what you give to a trainer, and it's executed again in each epoch, while the workers train.
+# Compute with whole arrays, and return new ones: those that you get may be views of shared memory and read-only. Names, fetch, scale: lesson 03c gives this plan to a trainer. It's executed again in each epoch, while the workers train.
 #
 # ### Exercise 02-1 ★ · One number for each image
 # Write a function for `map_batches` that adds a column `ink` to batches of `named.map(fetch)`: the mean pixel of each image, from 0 (all black) to 1 (all white). The other columns stay. The check runs it on the cluster.

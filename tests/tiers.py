@@ -34,8 +34,8 @@ SLOW = {
     ),
     *("cluster", "connection", "forkserver", "kernel", "kills", "other_clusters", "preload"),
     *("data_progress", "catalog", "data_page", "own_folders", "own_tables", "own_texts"),
-    *("comparison", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_06", "lesson_08"),
-    *("lesson_09", "lesson_10"),
+    *("comparison", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_03c", "lesson_06"),
+    *("lesson_08", "lesson_09", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
     "keras_models",
     *("torch_models", "panel", "mailbox", "spark", "spark_panel"),
@@ -60,7 +60,7 @@ SLOW = {
     ),
     *("bundle", "damaged_inputs", "grading", "light_install", "ray_examples"),
     *("class_bucket", "sharing"),
-    *("hang", "hooks", "ray_reporting", "tensorflow", "validation"),
+    *("hang", "hooks", "ray_reporting", "streams", "tensorflow", "validation"),
     *("sweep_panel", "sweep_restore"),
     *("schedule", "lesson_12", "lesson_12b"),
 }
@@ -90,6 +90,7 @@ DEEP = {
     "fault_injection": ("test_wrong_use",),
     "campaign": (),
     "hang": (),
+    "streams": (),
     # of each engine one real run with its panel, and one Stop
     "ray_reporting": (
         "test_a_run_on_two_nodes",
@@ -116,6 +117,11 @@ DEEP = {
     # what the engine adds to a check; the texts of checks are tested without one
     "lesson_03": (),
     "lesson_03b": (),
+    "lesson_03c": (
+        "test_other_right_answers",
+        "test_what_is_said_of_a_change",
+        "test_what_is_said_of_batches",
+    ),
     "lesson_06": (
         "test_what_a_check_says",
         "test_not_after",
@@ -168,7 +174,10 @@ _PANELS = (
     "tour",
     "validation_browser",
 )
-_CHECKS = ("lesson_03", "lesson_03b", "lesson_06", "lesson_08", "lesson_09", "lesson_10", "checks_elsewhere")
+_CHECKS = (
+    *("lesson_03", "lesson_03b", "lesson_03c", "lesson_06", "lesson_08", "lesson_09", "lesson_10"),
+    "checks_elsewhere",
+)
 TOUCHED = {
     "labkit/settings.py": ("*",),
     "labkit/system/": ("*",),
@@ -179,7 +188,7 @@ TOUCHED = {
     "labkit/check.py": ("other_clusters",),
     "labkit/panel/": (*_PANELS, "light_install", "ray_examples"),
     "labkit/display/": ("sweep_browser", "validation_browser", "accessibility"),
-    "labkit/train/": ("ray_reporting", "validation", "hang", "tensorflow", "other_clusters"),
+    "labkit/train/": ("ray_reporting", "validation", "hang", "streams", "tensorflow", "other_clusters"),
     "labkit/tune/": ("sweep_panel", "sweep_restore", "sweep_browser"),
     "labkit/spark/": ("spark", "spark_panel"),
     "labkit/storage/": ("storage_ray", "store_kernel", "class_bucket"),
