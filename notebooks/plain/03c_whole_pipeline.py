@@ -52,7 +52,8 @@ def train_loop(config):
 
 
 ray.cloudpickle.register_pickle_by_value(my_loop)
-ray.init(os.environ.get("RAY_ADDRESS", "local"), log_to_driver=False)
+address = os.environ.get("RAY_ADDRESS", "local")  # the third CPU is for data tasks
+ray.init(address, num_cpus=3 if address == "local" else None, log_to_driver=False)
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
 failures = ray.train.FailureConfig(max_failures=1)
 run = ray.train.RunConfig(storage_path=root, storage_filesystem=files, failure_config=failures)
