@@ -117,11 +117,7 @@ DEEP = {
     # what the engine adds to a check; the texts of checks are tested without one
     "lesson_03": (),
     "lesson_03b": (),
-    "lesson_03c": (
-        "test_other_right_answers",
-        "test_what_is_said_of_a_change",
-        "test_what_is_said_of_batches",
-    ),
+    "lesson_03c": ("test_other_right", "test_what_is_said", "test_batches"),
     "lesson_06": (
         "test_what_a_check_says",
         "test_not_after",

@@ -118,6 +118,4 @@ BATCHES = {
 }
 
 
-@pytest.mark.usefixtures("lab")
-class TestOnACluster:
-    test_what_is_said_of_batches = staticmethod(changes(BATCHES))
+test_batches = pytest.mark.usefixtures("lab")(changes(BATCHES))
