@@ -1,6 +1,6 @@
 """Rows per second of a stream of images from a store: shuffled by names, not shuffled, and a DataLoader.
 
-    .venv/bin/python -m benchmarks streams [--rows 1437] [--repeat 3] [--epochs 3] [--json FILE]
+    .venv/bin/python -m benchmarks streams [--rows 1437] [--repeat 3] [--epochs 3] [--away 0] [--json FILE]
 
 Each way trains the same linear model on the same PNG objects of the lab's S3 server, fetched by the same
 function, with two workers and 32 rows each in a step. In each round all come in turn.
@@ -37,22 +37,23 @@ from labkit.settings import Settings
 _SIZE = 32  # rows of a worker in a step
 
 
-def image_of(files: Any, name: str) -> tuple[Any, int]:
-    """The (image, label) of one object."""
+def image_of(files: Any, name: str, away: float) -> tuple[Any, int]:
+    """The (image, label) of one object in a store that is `away` seconds away."""
     import numpy as np
     import PIL.Image
 
+    time.sleep(away)
     with files.open_input_stream(name) as stream:
         image = np.asarray(PIL.Image.open(io.BytesIO(stream.read())), np.float32)
     return image / 255, int(name.split("/")[-2])
 
 
-def fetch(batch: dict[str, Any], *, files: Any) -> dict[str, Any]:
+def fetch(batch: dict[str, Any], *, files: Any, away: float) -> dict[str, Any]:
     """What a data task does with a batch of names."""
     import numpy as np
 
     with ThreadPoolExecutor(8) as pool:
-        rows = list(pool.map(lambda name: image_of(files, name), batch["item"]))
+        rows = list(pool.map(lambda name: image_of(files, name, away), batch["item"]))
     images, labels = zip(*rows, strict=True)
     return {"x": np.stack(images), "y": np.array(labels)}
 
@@ -73,12 +74,12 @@ def train(epochs: int, feed: Callable[[int], Iterable[tuple[Any, Any]]], wrap: C
     return time.perf_counter() - began
 
 
-def plan_of(names: list[str], files: Any) -> Any:
+def plan_of(names: list[str], files: Any, away: float) -> Any:
     """The plan that fetches these objects."""
     import ray.data
 
     named = ray.data.from_items(names, override_num_blocks=max(len(names) // 90, 1))
-    return named.map_batches(fetch, fn_kwargs={"files": files}, num_cpus=0.25)
+    return named.map_batches(fetch, fn_kwargs={"files": files, "away": away}, num_cpus=0.25)
 
 
 def ray_loop(config: dict[str, Any]) -> None:
@@ -94,7 +95,7 @@ def ray_loop(config: dict[str, Any]) -> None:
     def batches(epoch: int) -> Iterable[tuple[Any, Any]]:
         if config["shuffled"]:
             order = np.random.default_rng((7, epoch)).permutation(names).tolist()
-            rows = plan_of(order[rank :: _throughput.WORKERS], config["files"])
+            rows = plan_of(order[rank :: _throughput.WORKERS], config["files"], config["away"])
         else:
             rows = ray.train.get_dataset_shard("train")
         for batch in rows.iter_torch_batches(batch_size=_SIZE):
@@ -105,47 +106,52 @@ def ray_loop(config: dict[str, Any]) -> None:
         Path(config["told"]).write_text(json.dumps(seconds))
 
 
-def in_ray(shuffled: bool, names: list[str], files: Any, epochs: int) -> dict[str, float]:
+def in_ray(shuffled: bool, names: list[str], files: Any, away: float, epochs: int) -> dict[str, float]:
     """A run in Ray."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
     with tempfile.TemporaryDirectory() as place:
         told = f"{place}/seconds.json"
-        config = {"names": names, "files": files, "epochs": epochs, "told": told, "shuffled": shuffled}
+        config = {"names": names, "files": files, "epochs": epochs, "told": told}
+        config |= {"shuffled": shuffled, "away": away}
         TorchTrainer(
             ray_loop,
             train_loop_config=config,
-            datasets={} if shuffled else {"train": plan_of(names, files)},
+            datasets={} if shuffled else {"train": plan_of(names, files, away)},
             scaling_config=ScalingConfig(num_workers=_throughput.WORKERS),
             run_config=RunConfig(storage_path=f"{place}/runs"),
         ).fit()
         return {"all epochs": json.loads(Path(told).read_text())}
 
 
+class Images:
+    """A map-style data set of the store's objects; each process that reads has a client of its own."""
+
+    def __init__(self, names: list[str], client: dict[str, str], away: float) -> None:
+        self._names, self._client, self._away, self._files = names, client, away, None
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, row: int) -> tuple[Any, int]:
+        from pyarrow.fs import S3FileSystem
+
+        if self._files is None:
+            self._files = S3FileSystem(**self._client)
+        return image_of(self._files, self._names[row], self._away)
+
+
 def torchrun(told: str, epochs: int, loaders: int) -> float | None:
     """What each process of torchrun does."""
     import torch
     import torch.distributed as dist
-    from pyarrow.fs import S3FileSystem
-    from torch.utils.data import DataLoader, Dataset, DistributedSampler
+    from torch.utils.data import DataLoader, DistributedSampler
 
     about = json.loads(Path(told).read_text())
     dist.init_process_group("gloo")
 
-    class Images(Dataset):
-        """The objects of the store; each process that reads has a client of its own."""
-
-        files = None
-
-        def __len__(self) -> int:
-            return len(about["names"])
-
-        def __getitem__(self, row: int) -> tuple[Any, int]:
-            self.files = self.files or S3FileSystem(**about["client"])
-            return image_of(self.files, about["names"][row])
-
-    images = Images()
+    images = Images(about["names"], about["client"], about["away"])
     sampler = DistributedSampler(images, shuffle=True, drop_last=True)
     options = {"multiprocessing_context": "spawn", "persistent_workers": True} if loaders else {}
     loader = DataLoader(images, batch_size=_SIZE, sampler=sampler, num_workers=loaders, **options)
@@ -170,12 +176,14 @@ if __name__ == "__main__":
 """
 
 
-def in_torchrun(names: list[str], client: dict[str, str], epochs: int, loaders: int) -> dict[str, float]:
+def in_torchrun(
+    names: list[str], client: dict[str, str], away: float, epochs: int, loaders: int
+) -> dict[str, float]:
     """A run of two processes in torchrun."""
     with tempfile.TemporaryDirectory() as place:
         told, program = Path(place, "about.json"), Path(place, "program.py")
         told.touch(mode=0o600)  # it has the store's keys
-        told.write_text(json.dumps({"names": names, "client": client}))
+        told.write_text(json.dumps({"names": names, "client": client, "away": away}))
         program.write_text(_PROGRAM)
         run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={_throughput.WORKERS}"]
         command = [sys.executable, *run, str(program), str(told), str(epochs), str(loaders)]
@@ -190,7 +198,9 @@ def in_torchrun(names: list[str], client: dict[str, str], epochs: int, loaders: 
 def main() -> None:
     parsing = _throughput.arguments(__doc__)
     parsing.set_defaults(rows=1437, epochs=3)
+    parsing.add_argument("--away", type=float, default=0, help="milliseconds that each request takes longer")
     options = parsing.parse_args()
+    away = options.away / 1000
     os.environ["LABKIT_PANEL"] = "none"
     settings = Settings.from_env()
     found = Found("streams", ours="shuffled")
@@ -209,17 +219,18 @@ def main() -> None:
         names = sorted(one.path for one in listed if one.is_file)
         names = names[: len(names) // (2 * _SIZE) * 2 * _SIZE]
         ways: dict[str, Callable[[], dict[str, float]]] = {
-            "shuffled": lambda: in_ray(True, names, files, options.epochs),
-            "not shuffled": lambda: in_ray(False, names, files, options.epochs),
-            "torchrun": lambda: in_torchrun(names, client, options.epochs, 0),
-            "torchrun, 1 loader": lambda: in_torchrun(names, client, options.epochs, 1),
+            "shuffled": lambda: in_ray(True, names, files, away, options.epochs),
+            "not shuffled": lambda: in_ray(False, names, files, away, options.epochs),
+            "torchrun": lambda: in_torchrun(names, client, away, options.epochs, 0),
+            "torchrun, 1 loader": lambda: in_torchrun(names, client, away, options.epochs, 1),
         }
         ways = {way: do for way, do in ways.items() if not options.ways or way in options.ways}
-        in_ray(True, names[:256], files, 1)  # the first run starts processes that the others find
+        in_ray(True, names[:256], files, away, 1)  # the first run starts processes that the others find
         measure(ways, found, options.repeat)
         for way in itertools.islice(ways, 1, None):
             print(f"rows/s of the shuffled stream over {way}: {1 / found.ratio('all epochs', way):.2f}")
-        found.finish(found.ratio("all epochs", "torchrun"), json=options.json, rows=options.rows)
+        rows = len(names) * options.epochs
+        found.finish(found.ratio("all epochs", "torchrun"), json=options.json, rows=rows)
 
 
 if __name__ == "__main__":

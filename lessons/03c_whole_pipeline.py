@@ -11,7 +11,7 @@
 # **Time** … · **Needs** 02, 03, 03b
 
 # %% [markdown]
-# In 2023, engineers at Pinterest described why new ideas about their *data* took so long to test. A separate Spark job took days, and inside the training process the GPUs waited for the CPUs next to them. So they let Ray prepare the data on many machines *while* the model trains
+# In 2023, engineers at Pinterest described why new ideas about their *data* took so long to test. A separate Spark job was slow to change, and inside the training process the GPUs waited for the CPUs next to them. So they let Ray prepare the data on many machines *while* the model trains
 # ([Last Mile Data Processing with Ray](https://medium.com/pinterest-engineering/last-mile-data-processing-with-ray-629affbf34ff)). An iteration then took hours instead of days, and the GPUs were busy more than 90 % of the time.
 #
 # You know the parts: a store and a plan (02), a loop on two workers (03), and checkpoints (03b). Now you connect them.
@@ -418,7 +418,7 @@ check("03c-2", batches)
 
 # %% [markdown]
 # ## More than fits, while you train
-# Now two workers train on rows from the store that don't fit into Ray's object store. Each image is made eight times as high and as wide. That's 103 MB in all, and there's room for 100. And S3 is far away: each request takes 10 ms longer.
+# Now two workers train on rows from the store that don't fit into Ray's object store. Each image is made eight times as high and as wide. That's 103 MB in all, and there's room for 100. And the store is far away: each request takes 10 ms longer.
 
 
 # %%
@@ -487,7 +487,7 @@ assert before.seconds_per_epoch[0] > 512 * 0.01 * 0.8
 assert after.seconds_per_epoch[0] < before.seconds_per_epoch[0] * 0.8
 
 # %% [markdown]
-# It isn't four times shorter. The waits overlap now, but decoding and enlarging still need a core, and your machine may have only two. The recipe `notebooks/recipes/hide_waiting_with_threads.ipynb` goes further.
+# You don't get the full factor of four. The waits overlap now, but decoding and enlarging still need a core, and your machine may have only two. The recipe `notebooks/recipes/hide_waiting_with_threads.ipynb` goes further.
 #
 # ## Who needs a CPU?
 # Lesson 06 will add validation, which needs CPUs as well: one for its task, and more if it starts workers of its own. The training workers keep theirs from the start of the run to its end. Data tasks and validations share what is left.
@@ -642,7 +642,7 @@ assert max(differences) < 1e-5
 assert accuracy_of(panel.run_id) > in_order
 
 # %% [markdown]
-# A worker was killed in the middle of an epoch, and the weights are those of an undisturbed process, up to rounding. The shuffled names also repaired the accuracy.
+# A worker was killed in the middle of an epoch, and the run ended with the weights of an undisturbed process, up to rounding. The shuffled names also repaired the accuracy.
 #
 # The restarted run may even have another number of workers, if `workers * batch_size` stays the same. With *files* of many rows, resume at a file, and accept that a part of it is repeated.
 #
