@@ -88,7 +88,7 @@ plan.take_batch(3)["label"]
 # - **3** · `cross_entropy` refuses 32-bit labels. It wants `int64`, which PyTorch calls *long*.
 # - **4** · `datasets` gives the plan to the trainer.
 #
-# Where is `.to(device)`? In a training worker, `iter_torch_batches` moves each batch to the worker's device by itself, because its argument `device` is `"auto"`. Tensors that you make yourself you still have to move.
+# Where is `.to(device)`? In a training worker, `iter_torch_batches` moves each batch to the worker's device by itself, because its argument `device` is `"auto"`. Tensors that you make yourself, you move.
 #
 # The loop saves and resumes with `my_loop.py` from lesson 03b. Ray returns only rank 0's value, so `of_all_ranks` collects the ids of all ranks.
 
@@ -248,7 +248,7 @@ assert of_rank_0[0] == of_rank_0[1]
 # %% [markdown]
 # The plan was given once, and the same plan gives the same order. With `random_shuffle(seed=7)` in the plan, you'd get one shuffled order, again in each epoch. People [have asked](https://github.com/ray-project/ray/issues/47460) about that since 2024.
 #
-# There are five ways to shuffle, with very different prices. To compare them, we need data with some size. This cell uploads the same rows as 16 Parquet files, sorted by label, and `enlarge` makes each image five times as high and as wide: 40 MB in all.
+# There are five ways to shuffle, with very different prices. To compare them, we need more data. This cell uploads the same rows as 16 Parquet files, sorted by label, and `enlarge` makes each image five times as high and as wide: 40 MB in all.
 
 # %%
 ray.data.DataContext.get_current().use_datasource_v2 = False  # as in lesson 02
@@ -267,7 +267,7 @@ def enlarge(batch):
 
 # %% [markdown]
 # - **files**: read the files in a random order.
-# - **blocks**: hand out finished blocks in a random order.
+# - **blocks**: hand out blocks in a random order.
 # - **local buffer**: keep some rows in the worker, and draw each batch from them. This isn't part of the plan, but an argument of the iteration.
 # - **everything**: move every row to a random block.
 # - **names**: shuffle the list of names before anything is read.
@@ -465,7 +465,7 @@ assert most < 80
 # Ray's CPUs are *logical*, a number that a task takes while it runs. A task that mostly waits doesn't need a whole one.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Now each task that fetches asks for a quarter of a CPU, so four of them run at the same time. By what factor will the epoch get shorter?
+# **Predict.** Now each task asks for a quarter of a CPU, so four of them run at the same time. By what factor will the epoch get shorter?
 
 # %%
 predict("03c-b", ...)
@@ -660,7 +660,7 @@ assert accuracy_of(panel.run_id) > in_order
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The same pipeline as a script, in plain Ray and PyTorch: names shuffled by epoch, images from any filesystem that `pyarrow` knows, a rank that dies, and a resume at the row. It uses `my_loop.py` from the folder above.
+# The same pipeline in plain Ray and PyTorch, for any filesystem that `pyarrow` knows. A rank dies, and the run resumes at the row. It uses `my_loop.py` from the folder above.
 
 # %% [markdown] tags=["links"]
 # ## Official pages
