@@ -235,9 +235,10 @@ first.rows_per_second / (1 - first.waiting_share)
 # | your question | lesson |
 # |---|---|
 # | What is a cluster made of, and what happens if a part of it dies? | 01 |
-# | My data doesn't fit into memory. How do I feed the workers? | 02 |
+# | My data doesn't fit into memory. How do I read it? | 02 |
 # | How do I turn *my* loop into a distributed one? | 03 |
 # | How do I save, resume, and find out why a run hangs? | 03b |
+# | How do I feed it to the workers, in a different order in each epoch? | 03c |
 # | Which settings are best, without paying for all of them? | 05 |
 # | How does a sweep survive a night of failures? | 05b |
 # | Validation takes longer than training. Can it run next to it? | 06 |

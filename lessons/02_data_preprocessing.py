@@ -319,7 +319,7 @@ assert [row["n"] for row in lengths.take_all()] == [32, 8, 32, 8, 20]
 # read-only views of Ray's object store. Say: "Compute a new array and return that."
 
 # %% [markdown]
-# Compute with whole arrays, and return new ones. The arrays that you get may be views of shared memory, and changing one in place, such as `batch["image"] += 1`, then raises `ValueError: output array is read-only`. Names, fetch, scale: this plan is what you give to a trainer, and it's executed again in each epoch, while the workers train.
+# Compute with whole arrays, and return new ones. The arrays that you get may be views of shared memory, and changing one in place, such as `batch["image"] += 1`, then raises `ValueError: output array is read-only`. Names, fetch, scale: lesson 03c gives this plan to a trainer. It's executed again in each epoch, while the workers train.
 #
 # ### Exercise 02-1 ★ · One number for each image
 # Write a function for `map_batches` that adds a column `ink` to batches of `named.map(fetch)`: the mean pixel of each image, from 0 (all black) to 1 (all white). The other columns stay. The check runs it on the cluster.

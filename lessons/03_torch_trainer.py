@@ -418,7 +418,7 @@ check("03-1", train_blanks)
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The same kind of training as a script in plain Ray and PyTorch, with checkpoints, which lesson 03b explains. It's the file `notebooks/plain/03_torch_trainer.py`; to run it elsewhere, copy `datasets/digits.parquet`, too, and change the line that begins with `DIGITS`. Is your data larger than memory? Lesson 02 shows how to replace the loader by a Ray dataset.
+# The same kind of training as a script in plain Ray and PyTorch, with checkpoints, which lesson 03b explains. It's the file `notebooks/plain/03_torch_trainer.py`; to run it elsewhere, copy `datasets/digits.parquet`, too, and change the line that begins with `DIGITS`. Is your data larger than memory? Lesson 03c replaces the loader by a Ray dataset.
 
 # %% [markdown] tags=["links"]
 # ## Official pages

@@ -49,7 +49,7 @@ def test_a_page_says_what_each_section_is_for(number):
 
 
 def test_a_page_has_every_exercise_of_its_lesson(number):
-    headings = re.compile(r"(?m)^### (?:Exercise )?(\d\db?-\d)(?: ★+)?( · .+)$")
+    headings = re.compile(r"(?m)^### (?:Exercise )?(\d\d[bc]?-\d)(?: ★+)?( · .+)$")
     in_lesson = [found for cell in CELLS[number] for found in headings.findall(cell.source)]
     assert sorted(headings.findall(page(number))) == sorted(in_lesson)
     ids = [one.id for found in registry.lessons() if found.number == number for one in found.exercises]
@@ -74,7 +74,7 @@ def test_a_plan_adds_up_and_leaves_time_for_each_core():
     assert len(plans) >= 4
     assert {name: sum(int(minutes) for minutes, _ in plan) for name, plan in plans.items()} == lengths
     for minutes, what in (row for plan in plans.values() for row in plan):
-        for number in re.findall(r"\[(\d\db?)\]\(\d\db?\.md\), core", what):
+        for number in re.findall(r"\[(\d\d[bc]?)\]\(\d\d[bc]?\.md\), core", what):
             assert int(minutes) >= lesson.minutes(CELLS[number]), what
 
 

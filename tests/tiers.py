@@ -34,7 +34,16 @@ SLOW = {
     ),
     *("cluster", "connection", "forkserver", "kernel", "kills", "other_clusters", "preload"),
     *("data_progress", "catalog", "data_page"),
-    *("comparison", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_06", "lesson_08"),
+    *(
+        "comparison",
+        "lesson_01",
+        "lesson_02",
+        "lesson_03",
+        "lesson_03b",
+        "lesson_03c",
+        "lesson_06",
+        "lesson_08",
+    ),
     *("lesson_09", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
     "keras_models",
@@ -67,6 +76,7 @@ SLOW = {
         "hang",
         "hooks",
         "ray_reporting",
+        "streams",
         "tensorflow",
         "validation",
     ),
@@ -99,6 +109,7 @@ DEEP = {
     "fault_injection": ("test_wrong_use",),
     "campaign": (),
     "hang": (),
+    "streams": (),
     # of each engine one real run with its panel, and one Stop
     "ray_reporting": (
         "test_a_run_on_two_nodes",
@@ -127,6 +138,7 @@ DEEP = {
     # what the engine adds to a check; the texts of checks are tested without one
     "lesson_03": (),
     "lesson_03b": (),
+    "lesson_03c": ("test_other_right", "test_what_is_said", "test_batches"),
     "lesson_06": (
         "test_what_a_check_says",
         "test_not_after",
@@ -181,7 +193,10 @@ _PANELS = (
     "tour",
     "validation_browser",
 )
-_CHECKS = ("lesson_03", "lesson_03b", "lesson_06", "lesson_08", "lesson_09", "lesson_10", "checks_elsewhere")
+_CHECKS = (
+    *("lesson_03", "lesson_03b", "lesson_03c", "lesson_06", "lesson_08", "lesson_09", "lesson_10"),
+    "checks_elsewhere",
+)
 TOUCHED = {
     "labkit/settings.py": ("*",),
     "labkit/local/": ("*",),
@@ -192,7 +207,15 @@ TOUCHED = {
     "labkit/check.py": ("other_clusters",),
     "labkit/panel/": (*_PANELS, "light_install", "ray_examples"),
     "labkit/display/": ("sweep_browser", "validation_browser", "accessibility"),
-    "labkit/train/": ("ray_reporting", "endings", "validation", "hang", "tensorflow", "other_clusters"),
+    "labkit/train/": (
+        "ray_reporting",
+        "endings",
+        "validation",
+        "hang",
+        "streams",
+        "tensorflow",
+        "other_clusters",
+    ),
     "labkit/data.py": ("dead_workers",),
     "labkit/tune/": ("sweep_panel", "sweep_restore", "sweep_browser"),
     "labkit/spark/": ("spark", "spark_panel"),

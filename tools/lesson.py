@@ -11,7 +11,7 @@ import jupytext
 
 from labkit.errors import LabError
 
-NAME = re.compile(r"(\d\db?)_\w+|tour")
+NAME = re.compile(r"(\d\d[bc]?)_\w+|tour")
 TAGS = {"claim", "timed", "instructor", "links", "long", "plain", "prediction", "solution"}
 TAGS |= {"raises-exception"}  # Jupyter's own
 MAX_LINES = 30

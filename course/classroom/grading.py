@@ -30,7 +30,7 @@ c.ClearSolutions.enforce_metadata = False
 c.ExecutePreprocessor.timeout = 600  # seconds per cell
 os.environ |= {"LABKIT_CHECK": "strict", "LABKIT_SMALL": "1", "LABKIT_PANEL": "none"}
 '''
-_CHECK = re.compile(r"\bcheck\(\"(\d\db?-\d+)\"")
+_CHECK = re.compile(r"\bcheck\(\"(\d\d[bc]?-\d+)\"")
 
 
 def write(folder: Path) -> Iterator[Path]:

@@ -42,10 +42,10 @@ def read(notebooks: Path = NOTEBOOKS) -> Plan:
             if kind == "code":
                 plan.cells[text] = section if plan.cells.get(text, section) == section else ""
                 continue
-            if heading := re.match(r"##? (?:\d\db? · )?(.+)", text):
+            if heading := re.match(r"##? (?:\d\d[bc]? · )?(.+)", text):
                 section = f"{number} {heading[1]}"
                 plan.sections.append(section)
-            plan.exercises.extend(re.findall(r"(?m)^### Exercise (\d\db?-\d+)\b", text))
+            plan.exercises.extend(re.findall(r"(?m)^### Exercise (\d\d[bc]?-\d+)\b", text))
     return plan
 
 

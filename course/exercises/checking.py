@@ -214,6 +214,6 @@ def _show_buttons(id: str, choices: Sequence[str]) -> bool:
 
 
 def _require_id(id: str) -> None:
-    if not isinstance(id, str) or not re.fullmatch(r"\d\db?-[a-z]", id):
+    if not isinstance(id, str) or not re.fullmatch(r"\d\d[bc]?-[a-z]", id):
         fact, fix = f"its id is {str(id)[:40]!r}", 'use the id of the lesson\'s cell, such as "03-a"'
         raise LabError("find the prediction", fact, fix)
