@@ -645,6 +645,36 @@ def standard_errors(d: Drawing) -> None:
     d.text(452, 150, "square both, add, take the root", style="n")
 
 
+@picture(760, 300)
+def three_ways(d: Drawing) -> None:
+    """Three ways to validate one checkpoint.
+
+    A function reads all rows in one process. A TorchTrainer starts two ranks; each reads a part of the rows,
+    and an all-reduce adds up what they counted. With map_batches, tasks read blocks of rows, two actors judge
+    them, and Ray Data adds up the column that the actors return.
+    """
+    d.box(20, 126, 110, 48, "checkpoint", kind="store")
+    for row, name in enumerate(("function", "TorchTrainer", "map_batches")):
+        y = 16 + 94 * row
+        d.frame(190, y, 430, 84, name)
+        d.arrow((130, 150), (160, 150), (160, y + 42), (190, y + 42))
+        d.arrow((620, y + 42), (660, y + 42))
+        d.box(660, y + 22, 86, 40, "metric", kind="data")
+    d.box(400, 34, 200, 48, "one process", "reads all rows")
+    d.box(320, 128, 100, 50, "rank 0", "half the rows")
+    d.box(500, 128, 100, 50, "rank 1", "half the rows")
+    d.arrow((420, 152), (500, 152), both=True)
+    d.text(460, 140, "all-reduce", style="n", anchor="middle", room=80)
+    d.box(310, 230, 70, 44, "tasks", "read", kind="data")
+    d.box(410, 216, 90, 30, "actor")
+    d.box(410, 252, 90, 30, "actor")
+    d.arrow((380, 246), (410, 231))
+    d.arrow((380, 258), (410, 267))
+    d.box(530, 230, 76, 44, "mean", "of all", kind="data")
+    d.arrow((500, 231), (530, 246))
+    d.arrow((500, 267), (530, 258))
+
+
 def main(arguments: list[str]) -> int:
     stale = []
     for name, draw in PICTURES.items():
