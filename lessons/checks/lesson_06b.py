@@ -182,7 +182,7 @@ def _same_column(column: Any, expected: Any) -> None:
     "`max(0, cpus - training - own - 1)`.",
 )
 def _most_workers(most_workers: Any) -> None:
-    for cpus, training, own in ((16, 8, 0), (16, 8, 1), (4, 2, 0), (4, 3, 1), (3, 2, 1), (12, 2, 1)):
+    for cpus, training, own in ((16, 8, 2), (16, 8, 0), (16, 8, 1), (4, 2, 0), (4, 3, 1), (3, 2, 1)):
         expected = max(0, cpus - training - own - 1)
         mistakes = {
             cpus - training - 1: "the task in which your function runs holds `own` CPUs as well",
