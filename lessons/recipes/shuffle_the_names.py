@@ -58,7 +58,7 @@ assert found["names shuffled"][1] < found["full shuffle"][1]
 
 # %% [markdown]
 # A *local* shuffle waits until its buffer is full, and mixes only rows that are near each other. A *full* shuffle reads every row before the first one comes out. What doesn't fit into Ray's object store is written to disk and read again, which is slow. Shuffled names give a full
-# shuffle, and the first batch arrives as early as without any. Shuffle them again, with a different seed, for each epoch. For files, `read_parquet(…, shuffle="files")` shuffles the names of the files.
+# shuffle, and the first batch arrives as early as without any. Shuffle them again, with a different seed, for each epoch; lesson 03c shows how. For files, `read_parquet(…, shuffle="files")` shuffles the names of the files.
 
 # %%
 lab.stop()
