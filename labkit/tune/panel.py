@@ -34,8 +34,8 @@ from labkit.tune.trials import TunerPlan
 _OF_RAY = "check TuneConfig and RunConfig: Ray's own code raised it, without a line of yours"
 # HyperBand can forget a trial that is being paused when its bracket ends.
 _ONLY_PAUSED = (
-    "all trials that are left are paused, and the scheduler continues none of them: stop the cell, all results "
-    "so far are kept. RunConfig(stop={{{!r}: …}}) with the scheduler's max_t avoids that"
+    "all trials that are left are paused, and the scheduler continues none of them: stop the cell, all "
+    "results so far are kept. RunConfig(stop={{{!r}: …}}) with the scheduler's max_t avoids that"
 )
 _LOOK_EVERY = 0.5  # seconds between two looks at all trials; the panel draws about once a second
 
