@@ -32,6 +32,11 @@ from labkit.tune.sweep import OVER, SweepRun, TrialState
 from labkit.tune.trials import TunerPlan
 
 _OF_RAY = "check TuneConfig and RunConfig: Ray's own code raised it, without a line of yours"
+# HyperBand can forget a trial that is being paused when its bracket ends.
+_ONLY_PAUSED = (
+    "all trials that are left are paused, and the scheduler continues none of them: stop the cell, all "
+    "results so far are kept. RunConfig(stop={{{!r}: …}}) with the scheduler's max_t avoids that"
+)
 _LOOK_EVERY = 0.5  # seconds between two looks at all trials; the panel draws about once a second
 
 
@@ -182,6 +187,8 @@ class SweepCallback(tune.Callback):
         """What a sweep without news waits for."""
         if time.monotonic() - self._news_at < capacity.QUIET_FOR:
             return ""
+        if {trial.status for trial in self._trials if not trial.is_finished()} == {"PAUSED"}:
+            return _ONLY_PAUSED.format(self.panel.plan.time)
         with contextlib.suppress(Exception):  # the cluster is gone, and Tune's own error says that better
             return capacity.waits_for([trial.placement_group_factory.bundles for trial in self._trials])
         return ""

@@ -15,6 +15,7 @@ from ray.tune.schedulers import (
     ResourceChangingScheduler,
 )
 
+from labkit.cluster import capacity
 from labkit.tune import trials
 from labkit.tune.panel import SweepCallback, SweepPanel
 from labkit.tune.trials import TunerPlan
@@ -231,6 +232,27 @@ def test_what_a_limit_of_the_sweep_ends_is_cut_off_and_what_was_stopped_early_st
     again = TunerPlan(print, {}, tune.TuneConfig(), run, restored=True)
     again.restore_state()
     assert again.stopped == {"early"}
+
+
+def test_a_sweep_of_which_only_paused_trials_are_left_says_so(tmp_path, monkeypatch):
+    panel = SweepPanel("paused")
+    panel.plan = TunerPlan.from_tuner(tune.Tuner(print, tune_config=tune.TuneConfig(metric="score")))
+    panel.state = panel.new_state()
+    monkeypatch.setattr(SweepPanel, "current", lambda: panel)
+    monkeypatch.setattr(capacity, "QUIET_FOR", 0.0)
+    over, left = paused(1), paused(2)
+    over.status, left.status = "TERMINATED", "PAUSED"
+    over.run_metadata.last_result = {"done": True}
+    callback = SweepCallback()
+    callback.on_step_begin(trials=[over, left])
+    callback.on_step_end()
+    assert panel.state.waits.startswith(
+        "all trials that are left are paused, and the scheduler continues none"
+    )
+    assert "RunConfig(stop={'training_iteration': …})" in panel.state.waits
+    left.status, callback._next_look = "PENDING", 0.0
+    callback.on_step_end()
+    assert panel.state.waits == ""  # it waits for CPUs, and there is no cluster to ask
 
 
 COPIED = """ray::ImplicitFunc.train() (pid=1, ip=10.0.0.7)
