@@ -126,7 +126,7 @@ lint: setup
 	$(PY) -m ruff format --check .
 	@$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-cache --no-logo
 	$(PY) tools/prose.py
-	$(PY) -m codespell_lib *.md docs benchmarks labkit course lessons tests tools datasets notebooks/AGENTS.md
+	$(PY) -m codespell_lib *.md docs benchmarks labkit course lessons tests tools datasets findings notebooks/AGENTS.md
 
 bench: setup
 	@$(PY) -m benchmarks $(BENCH_ARGS)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_FOLDERS = "docs benchmarks course labkit lessons notebooks tests tools"
+_FOLDERS = "docs benchmarks course findings labkit lessons notebooks tests tools"
 
 # What to look for, and what to write instead.
 _PHRASES = {
