@@ -6,6 +6,7 @@ should have, and the wheel of labkit.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,10 @@ from nbclient import NotebookClient
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from labkit.local import supervision
+from labkit.machine import free_port
+from labs import until
+
 ROOT = Path(__file__).resolve().parent.parent
 ENGINES = ("ray[train]", "torch")
 PROGRAM = """
@@ -28,8 +33,7 @@ import os, ray, ray.train, torch
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader, TensorDataset
-from labkit import runs
-from labkit.local import storage
+from labkit import runs, storage
 from labkit.errors import LabError
 from labkit.train import TrainPanel
 
@@ -58,12 +62,12 @@ with TrainPanel("light").watch(trainer):
 record = runs.latest("light")
 print("record:", record.state, record.epochs, "loss" in record.metrics)
 try:
-    storage.start()
+    storage.connect("http://127.0.0.1:1", "key", "secret")
 except LabError as error:
     print(error)
 """
 ON_A_CLUSTER = PROGRAM.replace("from labkit import runs", "from labkit import cluster, runs").replace(
-    "ray.init(num_cpus=3, include_dashboard=False)", "cluster.start(cpus_per_node=3)"
+    "ray.init(num_cpus=3, include_dashboard=False)", "cluster.connect(os.environ['HEAD'])"
 )
 CELL = """
 from labkit.panel import Panel
@@ -128,9 +132,9 @@ def environment(tmp_path, wheel):
     return _environment
 
 
-def run(python: Path, code: str, home: Path) -> subprocess.CompletedProcess:
+def run(python: Path, code: str, home: Path, **more: str) -> subprocess.CompletedProcess:
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    variables |= {"LABKIT_HOME": str(home), "RAY_TMPDIR": str(home), "LABKIT_PANEL": "auto"}
+    variables |= {"LABKIT_HOME": str(home), "RAY_TMPDIR": str(home), "LABKIT_PANEL": "auto"} | more
     command = [python, "-c", code]
     return subprocess.run(command, env=variables, cwd=home, capture_output=True, text=True, timeout=800)
 
@@ -151,11 +155,32 @@ def test_a_run_on_a_plain_ray_in_a_terminal(environment, declared, home):
     assert "s3fs is not installed" in done.stdout and "-m pip install 'labkit[lessons]'" in done.stdout
 
 
-def test_a_run_on_the_labs_own_cluster_in_a_terminal(environment, declared, home):
-    """There the events come by ZeroMQ, which only notebooks and Spark brought: the panel had no zmq."""
-    done = run(environment(*declared, "ray[default,train]", "torch"), ON_A_CLUSTER, home)
+def test_a_run_on_a_cluster_of_a_plain_ray_start(environment, declared, home):
+    own = home / "plain"  # of the head; `home` is the reader's
+    python, port = environment(*declared, "ray[default,train]", "torch"), free_port()
+    command = f"""-m ray.scripts.scripts start --head --port={port} --num-cpus=3 --include-dashboard=false
+        --temp-dir={own}/r --ray-client-server-port={free_port()} --dashboard-agent-listen-port={free_port()}
+        --min-worker-port=0 --max-worker-port=0 --object-store-memory=80000000""".split()
+    variables = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    supervision.use(own, "plain")
+    head = supervision.start(own, [str(python), *command], group="plain", log=own / "log", env=variables)
+    try:
+        until(lambda: head.status() is not None)
+        (address,) = re.findall(r"--address='([^']+)'", (own / "log").read_text())
+        done = run(python, ON_A_CLUSTER, home, HEAD=address)
+    finally:
+        supervision.stop(own, "plain")
     assert "record: finished 2 True" in done.stdout, done.stdout + done.stderr[-3000:]
     assert "light: epoch 2/2 · loss" in done.stdout
+
+
+def test_the_wheel_has_neither_this_machines_part_nor_the_lessons(environment, declared, tmp_path):
+    python = environment(*declared)
+    for name in ("labkit.local", "course"):
+        assert f"No module named '{name}'" in run(python, f"import {name}", tmp_path).stderr
+    command = [python, "-m", "labkit", "--help"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800).stdout
+    assert "check" in shown and "doctor" not in shown
 
 
 def test_without_an_engine_there_is_a_panel_and_a_record(environment, declared, tmp_path):
