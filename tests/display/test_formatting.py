@@ -30,7 +30,13 @@ CASES = {
     size: [(None, UNKNOWN), (999, "999 B"), (9960, "10 kB"), (217_088, "217 kB"), (4e15, "4000 TB")],
     number: [
         *[(-0.0, "0"), (1437, "1437"), (3_960_000, "3,960,000"), (1e9, "1e+09"), (-0.2137, "-0.214")],
-        *[(999.9996, "1000"), (9999.5, "10,000"), (-1234.5, "-1234"), (0.00099999, "0.001"), (1.5e7, "15,000,000")],
+        *[
+            (999.9996, "1000"),
+            (9999.5, "10,000"),
+            (-1234.5, "-1234"),
+            (0.00099999, "0.001"),
+            (1.5e7, "15,000,000"),
+        ],
         *[(0.00012345, "0.000123"), (NAN, "nan"), (True, "True"), ("two\nlines", "two lines")],
     ],
     short: [("  a \n\t b  ", "a b"), ("x" * 40, "x" * 40), ("x" * 1_000_000, "x" * 39 + "…")],
@@ -49,7 +55,8 @@ def test_plural_and_metrics():
 
 
 @pytest.mark.parametrize(
-    "userinfo", ["u:p", "u:p@ss", "u:p@s@s", "AKIA:abc/de+f", "AKIA:a/b/c", "u", "u:", ":p", "u:12", "u:p%40s"]
+    "userinfo",
+    ["u:p", "u:p@ss", "u:p@s@s", "AKIA:abc/de+f", "AKIA:a/b/c", "u", "u:", ":p", "u:12", "u:p%40s"],
 )
 def test_no_part_of_a_password_is_left(userinfo):
     assert without_credentials(f"http://{userinfo}@host:9000/bucket") == "http://host:9000/bucket"
@@ -57,7 +64,14 @@ def test_no_part_of_a_password_is_left(userinfo):
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["http://host", "http://host:9000/a@b", "http://host:9000", "http://[::1]:9000/a@b", "http://host/?mail=a@b", "s3://b/k"],
+    [
+        "http://host",
+        "http://host:9000/a@b",
+        "http://host:9000",
+        "http://[::1]:9000/a@b",
+        "http://host/?mail=a@b",
+        "s3://b/k",
+    ],
 )
 def test_an_endpoint_without_credentials_stays(endpoint):
     assert without_credentials(endpoint) == endpoint

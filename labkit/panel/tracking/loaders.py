@@ -7,7 +7,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-_DROPPED = {"persistent_workers": False, "prefetch_factor": 2, "multiprocessing_context": None, "in_order": True}
+_DROPPED = {
+    "persistent_workers": False,
+    "prefetch_factor": 2,
+    "multiprocessing_context": None,
+    "in_order": True,
+}
 
 
 def notes_on(loader: Any, prepared: Any) -> Iterator[str]:
@@ -49,7 +54,9 @@ def _replaced(loader: Any) -> str:
         f"{len(loader.dataset):,} rows"
     )
     if hasattr(loader.sampler, "indices"):  # SubsetRandomSampler: the rows outside are perhaps for validation
-        return f"{replaced}. For some of them, load torch.utils.data.Subset(dataset, indices) with shuffle=True"
+        return (
+            f"{replaced}. For some of them, load torch.utils.data.Subset(dataset, indices) with shuffle=True"
+        )
     return (
         f"{replaced}. To keep it, write prepare_data_loader(loader, add_dist_sampler=False), and give the "
         "sampler a generator with a seed of each rank, so that the ranks draw different rows"

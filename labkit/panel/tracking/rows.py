@@ -25,7 +25,9 @@ _AHEAD = 2  # batches that a loader around another one holds: the one that it gi
 def note_index(iterator: Any, index: Any) -> None:
     """Keep how many rows torch's iterator will fetch by `index`: a list of them, or the index of one row."""
     sizes = vars(iterator).setdefault(_SIZES, deque())
-    is_batch = iterator._auto_collation or isinstance(index, list)  # `batch_size=None` may have a batch sampler
+    is_batch = iterator._auto_collation or isinstance(
+        index, list
+    )  # `batch_size=None` may have a batch sampler
     sizes.append(_length(index) if is_batch else 1)
 
 
@@ -141,7 +143,7 @@ def _first(batch: Any) -> Any:
 
 _RULERS: tuple[Counter, ...] = (
     of_columns,
-    _length,
+    lambda batch: None if isinstance(batch, tuple) else _length(batch),  # a tuple has parts, not rows
     lambda batch: _length(_first(batch)),
     lambda batch: of_columns(batch[-1]) if isinstance(batch, (list, tuple)) and batch else None,
 )
