@@ -15,6 +15,7 @@ import functools
 import hashlib
 import inspect
 import json
+import math
 import os
 import platform
 import re
@@ -75,7 +76,7 @@ class RunRecord:
     rows_per_second: int | float | None = None  # all workers together, while training
     waiting_share: int | float | None = None  # part of the training time spent waiting for data, 0 to 1
     metrics: dict = field(default_factory=dict)  # at the end
-    history: list = field(default_factory=list)  # one dict per epoch: its metrics, and "epoch" (from 0)
+    history: list = field(default_factory=list)  # one dict per report: its metrics, and "epoch" (from 0)
     checkpoints: int = 0  # how many were kept
     versions: dict = field(default_factory=dict)
     host: dict = field(default_factory=dict)
@@ -87,7 +88,7 @@ class RunRecord:
     folder: str = field(default="", compare=False)  # where it was read from; not part of the file
 
     def __post_init__(self) -> None:
-        epochs = max(self.epochs, len(self.history), len(self.seconds_per_epoch))
+        epochs = max(self.epochs, _epochs_in(self.history), len(self.seconds_per_epoch))
         object.__setattr__(self, "epochs", epochs)
         if self.seed is None and isinstance(self.config, Mapping):
             object.__setattr__(self, "seed", self.config.get("seed"))
@@ -131,6 +132,14 @@ class RunRecord:
         except OSError as error:
             fix = "make that folder writable, or set LABKIT_HOME to one that is"
             raise LabError(f"write the run record {path}", str(error), fix) from error
+
+
+def _epochs_in(history: list) -> int:
+    """How many epochs have an entry: a loop may report several times in one. Without numbers, the entries."""
+    try:
+        return len({math.ceil(entry["epoch"]) for entry in history})
+    except (TypeError, KeyError, ValueError, OverflowError):
+        return len(history)
 
 
 def read(path: Path | str) -> RunRecord:

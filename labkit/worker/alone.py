@@ -16,29 +16,30 @@ from labkit.worker import group_size
 
 
 class SoloWatch:
-    """Looks at one worker now and then; `look` returns its words once."""
+    """Looks on at the optimizer steps of one worker; `look` returns its words once."""
 
     def __init__(self) -> None:
-        self._is_over = False
-        self._since: tuple[int, int] | None = None  # steps and collectives when it was looked at first
+        self.is_on = False  # whether `stepped` is of use: in most loops it is not
+        self._first = self._steps = self._collectives = 0
 
-    def look(self, steps: int, sure: bool) -> list[str]:
-        """Return what to say after so many `steps`; `sure`: enough of them were made to say it."""
-        if self._is_over or not _accelerate_is_alone():
+    def begin(self, steps: int) -> None:
+        """The loop has made its first steps: is there a group, and does accelerate see only this process?"""
+        if _accelerate_is_alone() and (group_size() or 1) > 1:
+            self.is_on, self._first, self._collectives = True, steps, _collectives()
+
+    def stepped(self, steps: int) -> None:
+        """Note another step. What is exchanged after the last one, such as a final metric, trains nothing."""
+        if _collectives() != self._collectives:
+            self.is_on = False
+        self._steps = steps
+
+    def look(self) -> list[str]:
+        """Return what to say when enough steps were made to say it, if anything."""
+        if not self.is_on or self._steps <= self._first:
             return []
-        collectives = _collectives()
-        if self._since is None:
-            self._since = steps, collectives
-            return []
-        workers = group_size() or 1
-        if collectives != self._since[1] or workers < 2:
-            self._is_over = True
-            return []
-        if not sure or steps == self._since[0]:
-            return []
-        self._is_over = True
+        self.is_on = False
         return [
-            f"each of the {workers} workers trains a model of its own on all rows: accelerate sees one "
+            f"each of the {group_size()} workers trains a model of its own on all rows: accelerate sees one "
             "process, and no gradients were exchanged. On CPUs, write Accelerator(cpu=True) or "
             'TrainingArguments(use_cpu=True), or set os.environ["ACCELERATE_USE_CPU"] = "true" in the loop '
             "before either is made"

@@ -398,7 +398,8 @@ class Follower:
         self._epochs, self._left = self._epochs + 1, epoch.ended
         self._passes_made = self._passes_made or epoch.first is not None
         self._send(epoch, done=True)
-        self._look_whether_alone(self._epochs >= 2)
+        if self._epochs == 2:
+            self._look_whether_alone()
 
     # -- inside --------------------------------------------------------------------------------------
 
@@ -429,10 +430,15 @@ class Follower:
         epoch.steps, epoch.ended = epoch.steps + 1, now
         if self._steps == 1 or now - self._sent > self._pause:
             self._send(epoch)
-            self._look_whether_alone(self._steps >= _STEPS_ALONE)
+        if self._steps == 1:
+            self._solo.begin(1)
+        elif self._solo.is_on:
+            self._solo.stepped(self._steps)
+            if self._steps == _STEPS_ALONE:
+                self._look_whether_alone()
 
-    def _look_whether_alone(self, sure: bool) -> None:
-        for text in self._solo.look(self._steps, sure):
+    def _look_whether_alone(self) -> None:
+        for text in self._solo.look():
             self._tracker.emit("note", text=text)
 
     def _decide(self, drawn: list[Pass], now: float) -> None:
@@ -553,7 +559,7 @@ class Follower:
                 if self._epoch is None and self._epochs:  # it may have evaluated and saved after its last one
                     self._tracker.emit("end", seconds=perf_counter() - self._left)
                 self.end_epoch()
-                self._look_whether_alone(True)
+                self._look_whether_alone()
             elif self._on and self._epoch is not None:
                 self._send(self._epoch)
         finally:  # also if the reader interrupts this

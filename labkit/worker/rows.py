@@ -143,7 +143,7 @@ def _first(batch: Any) -> Any:
 
 _RULERS: tuple[Counter, ...] = (
     of_columns,
-    _length,
+    lambda batch: None if isinstance(batch, tuple) else _length(batch),  # a tuple has parts, not rows
     lambda batch: _length(_first(batch)),
     lambda batch: of_columns(batch[-1]) if isinstance(batch, (list, tuple)) and batch else None,
 )
