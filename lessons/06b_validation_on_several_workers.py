@@ -37,7 +37,8 @@ import pyarrow.parquet
 def write(name, digits, files=4):
     for number in range(files):
         part = digits[number::files]
-        rows = {"image": list(part.images.reshape(len(part), -1)), "label": part.labels}
+        images = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(part.images.reshape(len(part), 784))
+        rows = {"image": images, "label": part.labels}
         with store.filesystem.open_output_stream(f"{folder}/{name}/{number}.parquet") as file:
             pyarrow.parquet.write_table(pyarrow.table(rows), file)
 
@@ -50,8 +51,13 @@ write("valid", datasets.load("rendered", "test", n=3001))
 import ray.data
 
 ray.data.DataContext.get_current().use_datasource_v2 = False  # few small files, as in lesson 02
-train = ray.data.read_parquet(f"{folder}/train", filesystem=store.filesystem)
-valid = ray.data.read_parquet(f"{folder}/valid", filesystem=store.filesystem)
+
+
+def rows_of(name):
+    return ray.data.read_parquet(f"{folder}/{name}", filesystem=store.filesystem)
+
+
+train, valid = rows_of("train"), rows_of("valid")
 
 # %% [markdown]
 # A trainer takes both, by name, and each worker asks for its part with `get_dataset_shard`. By default Ray splits every data set among the workers. `DataConfig(datasets_to_split=["train"])` splits only the training rows.
@@ -520,11 +526,12 @@ assert [sum(bundle["CPU"] for bundle in one.values()) for one in groups] == [3.0
 
 # %% [markdown]
 # They aren't, because a trainer reserves the CPUs of its workers with a **placement group**. The timeout ended the validation's task, but not its reservation, which stayed in the queue, got its three CPUs when the training ended, and keeps them until this notebook disconnects (Ray 2.60). Your next run would wait for them.
-# `ray.shutdown()` ends everything that this notebook has reserved, and `cluster.start()` connects again.
+# `ray.shutdown()` ends everything that this notebook has reserved, and `cluster.start()` connects again. A dataset that was read remembers objects of the old connection, so both plans are made again.
 
 # %%
 ray.shutdown()
 lab = cluster.start()
+train, valid = rows_of("train"), rows_of("valid")
 print(ray.available_resources()["CPU"], "CPUs are free")
 
 # %% [markdown] tags=["instructor"]

@@ -62,7 +62,7 @@ import secrets
 from labkit.files import private_file
 from labkit.system import supervision
 
-home, token = Settings.from_env().home, folder / "ray-token"
+home, token = Settings.from_env().home, folder / "scaling-token"
 private_file(token, secrets.token_hex(32))
 command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--num-cpus=2"]
 command += [f"--port={address.rpartition(':')[2]}", f"--autoscaling-config={folder / 'scaling.json'}"]
