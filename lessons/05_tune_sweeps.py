@@ -8,7 +8,7 @@
 # - write a sweep of your own (05-6);
 # - recognize a sweep that would fail or wait forever, and fix it (05-4).
 #
-# **Time** about 85 minutes · **Needs** 00, 01
+# **Time** about 90 minutes · **Needs** 00, 01
 
 # %% [markdown]
 # Suppose you're looking for a good learning rate. One run takes ten minutes on a GPU, and you want to try 200 configurations. That takes 33 hours. With eight GPUs it's four hours, and if you stop
@@ -78,7 +78,7 @@ reveal("05-a", len(results))
 # Multiply the lengths of the grids, then multiply by `num_samples`: 3 × 2 × 2. The random value multiplies nothing, because each trial draws its own.
 #
 # Above is Tune's own report. *Using FIFO* (first in, first out) means that no trial is stopped early, and a line such as *2.0/3 CPUs* says how many CPUs trials had reserved when it was printed. With `verbose=0`, as in the next sweep, there is no
-# report. Later the lab's panel shows all of it in one place. What trials save is below `storage_path`; without that option it's in `~/ray_results`.
+# report. What trials save is below `storage_path`; without that option it's in `~/ray_results`.
 #
 # `fit()` returns a list of results, one for each trial, with its configuration, its last metrics and, if it saved one, its checkpoint. `get_best_result` compares them by `metric` and `mode`:
 
@@ -338,6 +338,35 @@ left = 64 // 4**3
 check("05-3", rungs, left)
 
 # %% [markdown]
+# ## Stop at a metric, and other schedulers
+# ASHA stops what is worse. `stop` ends what is *good enough*: a trial ends when one of these metrics reaches its value.
+
+
+# %%
+def climb(config):
+    for step in range(1, 21):
+        tune.report({"height": config["slope"] * step})
+
+
+tuner = tune.Tuner(
+    climb,
+    param_space={"slope": tune.grid_search([1, 2, 4])},
+    run_config=tune.RunConfig(storage_path=folder, verbose=0, stop={"height": 20, "training_iteration": 15}),
+)
+ends = sorted(result.metrics["training_iteration"] for result in tuner.fit())
+ends
+
+# %% tags=["claim"]
+assert ends == [5, 10, 15]
+
+# %% [markdown]
+# "Reaches" means *at least*, so for a loss, report its negative. A name that no trial reports is never reached, without an error.
+#
+# | other schedulers | a trial stops | use it if |
+# |---|---|---|
+# | HyperBand | as with ASHA, but trials wait at a rung for each other | several values of `grace_period` should compete |
+# | median stopping | below the median of the others' averages | you know no `max_t` |
+#
 # ### Exercise 05-6 ★★★ · A sweep of your own
 # `descend` looks for the x at which (x − 3)² is smallest. It reports once, when everything is over, so no scheduler could stop it. Let it report after each of its `config["steps"]` steps, with a checkpoint: a folder in which
 # the file `x.txt` contains x, as text. Then write `search(folder)`, which returns a `Tuner`:
@@ -480,7 +509,7 @@ print(results.num_errors, "errors:", str(results.errors[0]).splitlines()[-1])
 assert results.num_errors == 2 and "KeyError" in str(results.errors[0])
 
 # %% [markdown]
-# There was no exception! Each failed trial is simply a result with an error, so look at `num_errors` before you look at the best result. There's a second trap: if trials reserve more than any node has, Tune waits forever. The panel
+# Each failed trial is simply a result with an error, so look at `num_errors` before you look at the best result. There's a second trap: if trials reserve more than any node has, Tune waits forever. The panel
 # compares the two before the start, so the next cell raises an error and starts nothing:
 
 # %% tags=["raises-exception"]
@@ -538,8 +567,9 @@ check("05-4", fixed_sweep)
 # | older tutorials | today |
 # |---|---|
 # | `tune.run(train, config=…, num_samples=…)`, `tune.report(accuracy=…)` | `tune.Tuner(train, param_space=…, tune_config=…).fit()`, `tune.report({…})` |
+# | `progress_reporter=JupyterNotebookReporter()` or `CLIReporter()` | ignored, with a warning: `verbose` controls Tune's own table; for your own lines, a `tune.Callback` |
 #
-# Lesson 05b is about sweeps that run for a night: trials that fail, a sweep whose notebook is killed, processes that are reused, and trials that are distributed runs themselves. The recipe `notebooks/recipes/a_searcher_that_learns.ipynb` lets Optuna
+# Lesson 05b is about sweeps that run for a night. The recipe `notebooks/recipes/a_searcher_that_learns.ipynb` lets Optuna
 # propose the configurations.
 
 # %% [markdown] tags=["plain"]

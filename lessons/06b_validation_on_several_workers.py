@@ -38,7 +38,8 @@ import pyarrow.parquet
 def write(name, digits, files=4):
     for number in range(files):
         part = digits[number::files]
-        rows = {"image": list(part.images.reshape(len(part), -1)), "label": part.labels}
+        images = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(part.images.reshape(len(part), 784))
+        rows = {"image": images, "label": part.labels}
         with store.filesystem.open_output_stream(f"{folder}/{name}/{number}.parquet") as file:
             pyarrow.parquet.write_table(pyarrow.table(rows), file)
 
@@ -51,8 +52,13 @@ write("valid", datasets.load("rendered", "test", n=3001))
 import ray.data
 
 ray.data.DataContext.get_current().use_datasource_v2 = False  # few small files, as in lesson 02
-train = ray.data.read_parquet(f"{folder}/train", filesystem=store.filesystem)
-valid = ray.data.read_parquet(f"{folder}/valid", filesystem=store.filesystem)
+
+
+def rows_of(name):
+    return ray.data.read_parquet(f"{folder}/{name}", filesystem=store.filesystem)
+
+
+train, valid = rows_of("train"), rows_of("valid")
 
 # %% [markdown]
 # A trainer takes both, by name, and each worker asks for its part with `get_dataset_shard`. By default Ray splits every data set among the workers. `DataConfig(datasets_to_split=["train"])` splits only the training rows.
@@ -138,7 +144,7 @@ assert result.return_value == 3001
 # the rows by itself. It takes the name `valid` along, which is cheap, because a Ray dataset is only a plan until it's read (lesson 06).
 #
 # ## First way: a function
-# You know this one. It reads all rows in one process.
+# The validator of lesson 06 reads all rows in one process.
 
 
 # %%
@@ -186,21 +192,26 @@ measure("function", in_a_function)
 
 # %% [markdown]
 # ## Second way: a trainer that only evaluates
-# A `TorchTrainer` starts workers and connects them into a process group. Nothing says that they must train. The loop below evaluates its shard, and the ranks combine what they counted.
+# A `TorchTrainer` starts workers and connects them into a process group. They don't have to train: the loop below evaluates its shard, and the ranks combine what they counted. `rows` is there to look at.
 #
 # `MeanMetric` from torchmetrics does the exchange. `update` adds up on this rank; `compute` sums the totals *and* the counts of all ranks before it divides. So ranks may have different numbers of rows.
 
 
 # %%
-def evaluate(config):
+def metric_of(part, checkpoint):
     from torchmetrics import MeanMetric
 
-    model, mean = load_model(config["checkpoint"]), MeanMetric()
-    for batch in ray.train.get_dataset_shard("valid").iter_torch_batches(batch_size=250):
+    model, mean = load_model(checkpoint), MeanMetric()
+    for batch in part.iter_torch_batches(batch_size=250):
         mean.update(is_right(model, batch))
     rows = torch.tensor(float(mean.weight))
     torch.distributed.all_reduce(rows)  # each rank ends up with the sum
-    return {"val_accuracy": mean.compute().item(), "rows": int(rows)}
+    node = ray.get_runtime_context().get_node_id()
+    return {"val_accuracy": mean.compute().item(), "rows": int(rows), "validated on": node[:8]}
+
+
+def evaluate(config):
+    return metric_of(ray.train.get_dataset_shard("valid"), config["checkpoint"])
 
 
 # %% [markdown]
@@ -245,27 +256,18 @@ assert at_first["rows"] == 3000 and metrics["function"]["rows"] == 3001
 assert abs(at_first["val_accuracy"] - metrics["function"]["val_accuracy"]) > 1e-6
 
 # %% [markdown] tags=["instructor"]
-# **Where did the row go?** Ray Train gives all ranks the same number of rows, so that no rank waits in `backward()` for one that has finished. With four workers, up to three rows are lost. Nobody is told.
+# **Where did the row go?** Ray Train gives all ranks the same number of rows, so that no rank waits in `backward()` for one that has finished. With four workers, up to three rows are lost.
 
 # %% [markdown]
-# One row is gone! Ray Train deals equally many rows to each worker, because in training all ranks must make the same number of steps, and it drops what's left over. For training that hardly matters. For a metric it's wrong, and nothing warns you: with 64 workers up to 63 rows are
-# missing, and they depend on how many workers you happened to use.
+# One of 3,001 rows is gone, because Ray Train deals equally many rows to each worker and drops what's left over. In training, all ranks must make the same number of steps. For a metric it's wrong, and nothing warns you: with 64 workers up to 63 rows are missing.
 #
 # So divide the rows yourself. `streaming_split(workers, equal=False)` returns one iterator for each worker, and together they have every row. The loop picks the one of its rank.
 
 
 # %%
 def evaluate_all(config):
-    from torchmetrics import MeanMetric
-
     part = config["parts"][ray.train.get_context().get_world_rank()]
-    model, mean = load_model(config["checkpoint"]), MeanMetric()
-    for batch in part.iter_torch_batches(batch_size=250):
-        mean.update(is_right(model, batch))
-    rows = torch.tensor(float(mean.weight))
-    torch.distributed.all_reduce(rows)
-    node = ray.get_runtime_context().get_node_id()
-    return {"val_accuracy": mean.compute().item(), "rows": int(rows), "validated on": node[:8]}
+    return metric_of(part, config["checkpoint"])
 
 
 def in_a_trainer(checkpoint, workers, resources=None):
@@ -346,7 +348,7 @@ def in_map_batches(checkpoint, actors):
 measure("map_batches, 2 workers", in_map_batches, 2)
 
 # %% [markdown]
-# No process group, no rank, no all-reduce. The price: you have to return one value for each row. A metric that needs all rows at once, or a model that is divided among GPUs, doesn't fit into this form.
+# There is no process group, no rank and no all-reduce. The price is that you have to return one value for each row. A metric that needs all rows at once, or a model that is divided among GPUs, doesn't fit into this form.
 #
 # ### Exercise 06b-2 ★★ · Fix this predictor
 # This class gives a wrong accuracy, a different one at each run, and it loads the model for every batch. Find the four mistakes. `load` returns the model with the checkpoint's weights, in training mode. An object of the class should return a dict with the column `right`: for each row 1.0 or 0.0, as an array.
@@ -508,7 +510,7 @@ statuses[0][0]
 assert statuses[0][0] == "VALIDATION_TIMEOUT"
 
 # %% [markdown]
-# It returned, without a metric, and no line says that a CPU was missing. That's not all. The run is over and nothing works any more, so all CPUs should be free soon:
+# It returned, without a metric, and no line says that a CPU was missing. And now that the run is over and nothing works any more, all CPUs should be free:
 
 # %%
 time.sleep(3)
@@ -524,12 +526,13 @@ groups = [
 assert [sum(bundle["CPU"] for bundle in one.values()) for one in groups] == [3.0]
 
 # %% [markdown]
-# They aren't! A trainer reserves the CPUs of its workers with a **placement group**. The timeout ended the validation's task, but not its reservation, which stayed in the queue, got its three CPUs when the training ended, and keeps them until this notebook disconnects (Ray 2.60). Your next run would wait for them.
-# `ray.shutdown()` ends everything that this notebook has reserved, and `cluster.start()` connects again.
+# They aren't, because a trainer reserves the CPUs of its workers with a **placement group**. The timeout ended the validation's task, but not its reservation, which stayed in the queue, got its three CPUs when the training ended, and keeps them until this notebook disconnects (Ray 2.60). Your next run would wait for them.
+# `ray.shutdown()` ends everything that this notebook has reserved, and `cluster.start()` connects again. A dataset that was read remembers objects of the old connection, so both plans are made again.
 
 # %%
 ray.shutdown()
 lab = cluster.start()
+train, valid = rows_of("train"), rows_of("valid")
 print(ray.available_resources()["CPU"], "CPUs are free")
 
 # %% [markdown] tags=["instructor"]
@@ -563,7 +566,7 @@ measure("no room", in_a_trainer_with_room, 5)
 # **A red error after `require_cpus`.** It's intended, and the last line of the output has the reason. In a run, the checkpoint's status would be `VALIDATION_FAILED`, and the panel shows the sentence.
 
 # %% [markdown]
-# ### Exercise 06b-3 ★★ · How many validators fit?
+# ### Exercise 06b-3 ★ · How many validators fit?
 # A cluster has `cpus` CPUs. `training` workers train, with one CPU each. A validation's task reserves `own` CPUs, each of its workers one, and one CPU must stay free for the tasks that read rows. Write `most_workers(cpus, training, own)`: the largest number of validating workers, or 0 if not even one fits.
 
 

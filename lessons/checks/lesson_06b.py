@@ -282,7 +282,7 @@ def _validates(validate_loss: Any) -> None:
             ray.train.Checkpoint.from_directory(saved).to_directory(f"{place}/saved")
         )
         rows = ray.data.from_items(
-            [{"x": point.tolist(), "label": int(label)} for point, label in zip(x, labels, strict=True)],
+            [{"x": point.numpy(), "label": int(label)} for point, label in zip(x, labels, strict=True)],
             override_num_blocks=5,
         )
         load = _counting_load(f"{place}/loads")

@@ -161,7 +161,7 @@ def watched(make, epochs=2, **options):
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
+def own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
 
 
