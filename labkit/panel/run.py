@@ -166,6 +166,7 @@ class Run:
 
     def start(self, phase: str = "", now: float | None = None) -> None:
         self.status, self.started_at, self._started = "running", now or time.time(), time.monotonic()
+        self.heard_at = self.started_at
         if phase:
             self.enter(phase, self.started_at)
 

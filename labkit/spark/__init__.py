@@ -1,6 +1,6 @@
-"""Spark: a session on this machine, and the panel of TorchDistributor."""
+"""Spark: what `SparkSession.builder` needs on this machine, and the panel of TorchDistributor."""
 
-from labkit.spark.driver import Session, current, session
+from labkit.spark.configuration import prepare
 from labkit.spark.panel import SparkPanel
 
-__all__ = ["Session", "SparkPanel", "current", "session"]
+__all__ = ["SparkPanel", "prepare"]

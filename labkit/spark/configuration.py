@@ -1,0 +1,156 @@
+"""Spark's configuration on this machine, for a session that you build yourself.
+
+    spark.prepare()                        # before the first import of pyspark
+    session = SparkSession.builder.master("local[2]").getOrCreate()
+
+A cluster's platform has done all of this. Here it is a folder below the lab's home and six environment
+variables: a Java that works, addresses on loopback, and a secret without which no process can connect. The
+script that starts Java puts the lab's mark into the JVM's environment, so ``python -m labkit stop`` and the
+supervisor find it (`labkit.system.family`).
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import sys
+from importlib import util
+from pathlib import Path
+
+from labkit.errors import LabError, expect_installed
+from labkit.files import private_file
+from labkit.settings import OTHER_HOME, Settings
+from labkit.system import family, java, supervision
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"  # the network interface, for gloo
+_KEEP_SECONDS = 5  # the driver's JVM ends with its kernel: there is nothing that a new kernel could use
+# For JVMs that live for minutes on few cores: the quick compiler and a collector with one thread.
+_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+_DEFAULTS = {
+    "spark.authenticate": "true",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": _JVM,
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": _JVM,
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # With spark.cores.max, a session is ready when that many cores have registered; give up after a minute.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    # By default Spark checks 40 times, 15 s apart, whether a barrier stage fits: ten minutes of silence.
+    # Executors that are still starting get half a minute.
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "30",
+    # A rank that raised once raises again, so report its first failure instead of the fourth.
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.task.maxFailures": "1",
+}
+# Into a file: a notebook shows what the JVM prints below the cell, and Spark's errors have hundreds of lines.
+_LOGGING = """
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {file}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
+"""
+
+
+def prepare(*, settings: Settings | None = None) -> None:
+    """Set the environment variables with which `SparkSession.builder` works on this machine.
+
+    Raises:
+        LabError: a variable of another tutorial is in the way, there is no Java, or the home cannot be
+            written to.
+    """
+    expect_installed("start Spark", "pyspark")
+    _refuse_what_is_in_the_way()
+    home = Settings.given(settings).make_home()
+    folder = folder_of(home)
+    installed = Path(util.find_spec("pyspark").origin).parent
+    # The supervisor ends a group that no process uses.
+    supervision.use(home, group(), keep=_KEEP_SECONDS)
+    try:
+        for name in ("conf", "home", "scratch", "logs"):
+            (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        _link(folder / "home" / "bin", installed / "bin")
+        _link(folder / "home" / "jars", installed / "jars")
+        _link(folder / "home" / "work", folder / "logs")  # the logs of the executors
+        options = {**_DEFAULTS, "spark.authenticate.secret": secrets.token_hex(32)}
+        lines = "".join(f"{name} {value}\n" for name, value in options.items())
+        private_file(folder / "conf" / "spark-defaults.conf", lines)
+        logging = _LOGGING.format(file=folder / "logs" / "driver.log")
+        (folder / "conf" / "log4j2.properties").write_text(logging)
+    except OSError as error:
+        raise LabError(f"prepare {folder} for Spark", str(error), OTHER_HOME) from error
+    java_home = java.home(folder / "java", family.mark(home, group()))
+    variables = {
+        "JAVA_HOME": java_home,
+        # Not pyspark's own folder: Spark would write its executors' logs there. All Python processes of the
+        # executors would import pyspark from a zip file in it, and each would compile it.
+        "SPARK_HOME": folder / "home",
+        "SPARK_CONF_DIR": folder / "conf",
+        "SPARK_LOCAL_DIRS": folder / "scratch",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LAUNCHER_OPTS": _JVM,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "GLOO_SOCKET_IFNAME": LOOPBACK,
+    }
+    os.environ.update({name: str(value) for name, value in variables.items()})
+
+
+def group() -> str:
+    """The group of this process's Spark in `labkit.system.family`."""
+    return f"spark-{os.getpid()}"
+
+
+def folder_of(home: Path) -> Path:
+    """The folder of this process's Spark: configuration, what Spark writes, and logs."""
+    return home / "spark" / group()
+
+
+def is_prepared(home: Path) -> bool:
+    """Whether `prepare` has been called in this process."""
+    return os.environ.get("SPARK_CONF_DIR") == str(folder_of(home) / "conf")
+
+
+def _link(link: Path, target: Path) -> None:
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(target)
+
+
+def _refuse_what_is_in_the_way() -> None:
+    """Raise a `LabError` if a variable that another tutorial has set makes `SparkSession.builder` fail."""
+    variables = [name for name in _in_the_way() if name in os.environ]
+    if not variables:
+        return
+    values = " and ".join(f"{name}={os.environ[name]!r}" for name in variables)
+    plural = len(variables) > 1
+    fact = f"{values}, which another tutorial has set, {'are' if plural else 'is'} in the way"
+    names = ", ".join(f'os.environ["{name}"]' for name in variables)
+    raise LabError("start Spark on this machine", fact, f"import os; del {names}, then run the cell again")
+
+
+def _in_the_way() -> list[str]:
+    """The variables that lead `SparkSession.builder` elsewhere, or to nowhere."""
+    names = ["SPARK_REMOTE"]  # a Spark Connect server
+    if os.environ.get("SPARK_API_MODE", "").lower() != "classic":
+        names.append("SPARK_API_MODE")
+    if "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+        names.append("SPARK_CONNECT_MODE_ENABLED")
+    if "pyspark-shell" not in os.environ.get("PYSPARK_SUBMIT_ARGS", "").split():
+        names.append("PYSPARK_SUBMIT_ARGS")  # spark-submit misses what it should run
+    if not _is_open(os.environ.get("PYSPARK_GATEWAY_PORT", "")):
+        names += ["PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"]  # of a shell that has ended
+    return names
+
+
+def _is_open(port: str) -> bool:
+    with contextlib.suppress(OSError, ValueError, OverflowError):
+        socket.create_connection(("127.0.0.1", int(port)), timeout=1).close()
+        return True
+    return False
