@@ -1,14 +1,17 @@
 """TorchDistributor reports into the panel; its errors come with their cures; nothing of a run is left."""
 
+import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from labkit import spark
@@ -196,7 +199,7 @@ def test_what_is_neither_a_function_nor_a_file(local, folder, monkeypatch):
         (({"loss": 0.5},), {}, "its first argument is a dict", "without parentheses|no parentheses"),
         ((None,), {}, "its first argument is None", "parentheses"),
         (("trian.py",), {}, "there is no file .*trian.py", r'distributor.run\("train.py"\)'),
-        (("other.py",), {}, "there is no file", "a relative one starts from"),
+        (("q.txt",), {}, "there is no file", "a relative one starts from"),
         ((str(folder),), {}, "there is no file", "path"),
         (("train.py",), {"lr": 0.1}, "no named arguments", r'distributor.run\("train.py", "--lr=0.1"\)'),
         (("-m",), {}, "no module follows", "package.module"),
@@ -210,8 +213,7 @@ def test_what_is_neither_a_function_nor_a_file(local, folder, monkeypatch):
     assert "install" in raised.value.fix and "cloudpickle" not in raised.value.fix
 
 
-@pytest.mark.parametrize("how", ["raises", "is killed", "exits"])
-@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("rank, how", [("0", "raises"), ("0", "is killed"), ("1", "exits")])
 def test_a_function_that_one_rank_finishes_is_an_error(local, rank, how):
     """pyspark itself returns the value of the rank that has one."""
 
@@ -254,6 +256,20 @@ def test_a_rank_that_leaves_early_without_an_error(local):
 
     with panel_of("07-exit").watch(local):
         assert local.run(train) == {"loss": 0.5}
+
+
+def test_what_pyspark_itself_hides(local, folder, capsys):
+    """The lesson and docs/upstream.md say so; without it, the panel need not ask each rank."""
+
+    def train():
+        if os.environ["RANK"] == "0":
+            time.sleep(1)
+            raise ValueError("a bad row")
+        return "of rank 1"
+
+    assert local.run(train) == "of rank 1"
+    (folder / "bad.py").write_text("raise ValueError('a bad file')\n")
+    assert local.run(str(folder / "bad.py")) is None
 
 
 def test_rows_of_a_dataframe(on_executors, session):
@@ -300,6 +316,38 @@ def test_a_rank_that_is_killed(local):
     with pytest.raises(RunFailed, match="rank 1 .*SIGKILL"), panel_of("07-kill").watch(local):
         local.run(train)
     assert ranks() == []
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("kind", ["function", "file"])
+def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors, tmp_path, kind):
+    """TorchDistributor chooses a free port and releases it; torchrun binds it seconds later."""
+    taken, over = [], threading.Event()
+
+    def take() -> None:
+        while not taken and not over.wait(0.02):
+            for member in family.running(Path(os.environ["LABKIT_HOME"]), configuration.group()):
+                with contextlib.suppress(psutil.Error, OSError):
+                    command = " ".join(member.process.cmdline())
+                    port = re.search(r"--rdzv_endpoint=127.0.0.1:(\d+)", command)
+                    if port and not taken:
+                        taken.append(socket.create_server(("127.0.0.1", int(port[1]))))
+
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    thief = threading.Thread(target=take, daemon=True)
+    thief.start()
+    try:
+        with pytest.raises(RunFailed) as raised, panel_of("07-port").watch(on_executors):
+            on_executors.run(str(tmp_path / "train.py") if kind == "file" else os.getpid)
+    finally:
+        over.set()
+        thief.join()
+        for server in taken:
+            server.close()
+    assert taken  # it did happen
+    assert "run the cell again" in raised.value.fix, (raised.value.fact, raised.value.fix)
+    with panel_of("07-again").watch(on_executors):
+        on_executors.run(str(tmp_path / "train.py"))
 
 
 def test_silence_has_words(local, monkeypatch, capsys):
