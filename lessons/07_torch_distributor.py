@@ -236,7 +236,7 @@ check("07-1", twice, left_out)
 # - Spark's session exists in the driver only.
 # - Settings that you made in the notebook, such as `torch.set_num_threads(1)`, aren't there: each rank imports torch for itself. Set seeds, threads and defaults inside the function.
 # - Modules are imported again, by their names. Put imports at the top of the function and of each helper, so that each brings along what it needs.
-# - Your own modules aren't there. `pyspark.cloudpickle.register_pickle_by_value(module)` sends a single file (Ray's `cloudpickle` has no effect here); *A package of your own*, below, sends a package.
+# - Your own modules aren't there, but `pyspark.cloudpickle.register_pickle_by_value(module)` sends a single file (Ray's `cloudpickle` has no effect here); *A package of your own*, below, sends a package.
 #
 # The next cell fails on purpose. Spark explains it in many lines of its own; the panel's error, the last line, names the fix.
 
@@ -422,7 +422,7 @@ assert outcome == "return normally"
 # %% [markdown]
 # It returned normally! The message is somewhere in the output, but a program would have gone on, and that's easy to miss in a nightly pipeline. pyspark 4.3 starts torchrun through a wrapper that drops its exit status.
 #
-# Functions hide failures, too. In local mode, `run` returns normally as long as *one* rank has returned: if rank 0 fails in its last lines, or is killed, you get rank 1's value.
+# Functions hide failures, too: in local mode, `run` returns normally as long as *one* rank has returned. If rank 0 fails in its last lines, or is killed, you get rank 1's value.
 #
 # Three things help. End a function with a collective call, such as `dist.barrier()`: a rank that fails earlier makes it fail in all others. Let a file write its result, and check that it's there. Or use the lab's panel: each rank reports to it how it ended, and it raises an error.
 
@@ -515,7 +515,7 @@ for devices, ranks in (("0", 1), ("0,1,2,3", 4)):
 #
 # All tasks of a barrier stage have to start together. If the cluster has fewer **slots** than the stage has tasks, Spark checks 40 times, 15 seconds apart, whether there are more, and after ten minutes the job fails. Slots that are only busy are waited for.
 #
-# ### A package of your own
+# ## A package of your own
 # At work, `make_model` is in a package next to your notebook. Executors on other machines don't see your folder, so send the package, as a zip file or a wheel:
 
 # %%
