@@ -198,7 +198,7 @@ def test_what_is_neither_a_function_nor_a_file(local, folder, monkeypatch):
     cases = (
         (({"loss": 0.5},), {}, "its first argument is a dict", "without parentheses|no parentheses"),
         ((None,), {}, "its first argument is None", "parentheses"),
-        (("trian.py",), {}, "there is no file .*trian.py", r'distributor.run\("train.py"\)'),
+        (("trains.py",), {}, "there is no file .*trains.py", r'distributor.run\("train.py"\)'),
         (("q.txt",), {}, "there is no file", "a relative one starts from"),
         ((str(folder),), {}, "there is no file", "path"),
         (("train.py",), {"lr": 0.1}, "no named arguments", r'distributor.run\("train.py", "--lr=0.1"\)'),
