@@ -94,8 +94,6 @@ CALLS = {
     "lab.stop": Call(8, 3, "lab.stop()", _START, "cluster"),
     "storage.start": Call(18, 1.2, "store = storage.start()", _NONE % "store", "storage"),
     "store.stop": Call(16, 0.3, "store.stop()", "store = storage.start()", "storage"),
-    "spark.session": Call(9, 6, "session = spark.session(slots=2)", _NONE % "session", "spark"),
-    "session.stop": Call(9, 1.5, "session.stop()", "session = spark.session(slots=2)", "spark"),
     "add_node": Call(9, 7, "lab.add_node(cpus=1)", _RUNNING),
     "fit": Call(13, 4, _FIT % "train", _RUNNING, works="runs.load(result.checkpoint)[0] == 6"),
     "sweep": Call(
@@ -138,7 +136,7 @@ for line in iter(sys.stdin.readline, ""):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the call has ended: this one came too late
     print("\\0" + json.dumps(said), flush=True)
 """
-_SETUP = "import json, os, sys, threading, time\nimport psutil\nfrom labkit import cluster, spark, storage"
+_SETUP = "import json, os, sys, threading, time\nimport psutil\nfrom labkit import cluster, storage"
 # What a process holds, of what an interrupted call may have left.
 _HELD = """
 held = [f"thread {one.name}" for one in threading.enumerate() if not one.daemon]

@@ -32,7 +32,7 @@ from labkit.runs import record as records
 LIMIT = 12 * 60
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
-STARTS = ("cluster.start(", "storage.start(", "spark.session(")
+STARTS = ("cluster.start(", "storage.start(", "SparkSession.builder")
 
 
 def _disk(home: Path) -> int:

@@ -12,31 +12,30 @@
 #
 # Your company has 2 TB of data in Spark and forty machines that run Spark. Copying the data to a different cluster takes a day, so you want to train where it is. `TorchDistributor` is the part of Spark that lends its machines to PyTorch.
 #
-# Not every training run needs this. Databricks, which Spark's authors founded, writes in its own documentation: if possible, train on a single machine, because distributed code is more complex and pays for communication; go further when model or data don't fit into one machine's memory
-# ([*Distributed training*](https://docs.databricks.com/en/machine-learning/train-model/distributed-training/index.html)). The same page marks Horovod, for years the usual way to do it on Spark, as deprecated, and recommends `TorchDistributor`.
+# Not every training run needs this. Databricks, which Spark's authors founded, writes in its documentation: if possible, train on a single machine, because distributed code is more complex and pays for communication
+# ([*Distributed training*](https://docs.databricks.com/en/machine-learning/train-model/distributed-training/index.html)). The same page recommends `TorchDistributor` in place of Horovod, for years the usual way on Spark.
+
+# %%
+from labkit.local import spark
+
+spark.prepare()
+
+# %% [markdown]
+# On a cluster, the platform has configured Spark. Here `prepare` finds a Java, lets Spark listen on 127.0.0.1 only, and draws a secret. If another tutorial has set a variable that is in the way, the error names it. The rest is Spark's own API:
 
 # %%
 import os
 from pathlib import Path
 
 from labkit.settings import Settings
-from labkit.local import java
 from pyspark.sql import SparkSession
 
 home = Settings.from_env().make_home()
-os.environ["JAVA_HOME"] = str(java.home(home / "java"))  # Spark runs on Java, and the lab brings one along
-os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-session = (
-    SparkSession.builder.master("local[2]")
-    .appName("lesson-07")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .getOrCreate()
-)
+session = SparkSession.builder.master("local[2]").appName("lesson-07").getOrCreate()
 session.version
 
 # %% [markdown] tags=["instructor"]
-# **An old Java.** Spark needs Java 17 or newer. If `JAVA_HOME` names an older one: `unset JAVA_HOME`, and the lab uses its own.
+# **Variables from elsewhere.** Spark needs Java 17 or newer. If `JAVA_HOME` names an older one, or `SPARK_REMOTE`, `SPARK_API_MODE` or `PYSPARK_SUBMIT_ARGS` leads elsewhere, `spark.prepare()` says so. Its fix is a line to paste; where the variable is set in a shell's profile, remove it there.
 
 # %% [markdown]
 # The **driver** is the program that plans the work: this notebook, together with a Java process. Spark divides the work into **tasks**. With the master `local[2]`, the same Java process also runs the tasks, two at a time. On a real cluster you write
@@ -190,7 +189,7 @@ def train(folder, epochs, batch_size):
 # %% [markdown]
 # The **backend** is the library through which the ranks communicate: `nccl` between GPUs, `gloo` between CPUs. If your loop shuffles, use `shuffle=True` and call `sampler.set_epoch(epoch)` at the start of each epoch, or all epochs have the same order.
 #
-# Why `del model` at the end? With PyTorch 2.13 and `gloo`, a rank can hang forever if the DDP wrapper is deleted *after* the process group. It depends on timing: a loop of short runs on our machine hung after the 18th; with `del model`, all 150 ended.
+# Why `del model` at the end? With PyTorch 2.13 and `gloo`, a rank can hang forever if the DDP wrapper is deleted *after* the process group: a loop of short runs on our machine hung after the 18th; with `del model`, all 150 ended.
 #
 # **Step 3** launches it. `run` passes the arguments after the function on to the function. The panel shows what the ranks print.
 
@@ -236,7 +235,8 @@ check("07-1", twice, left_out)
 # - Some objects can't be pickled: a lock, an open file, a connection.
 # - Spark's session exists in the driver only.
 # - Settings that you made in the notebook, such as `torch.set_num_threads(1)`, aren't there: each rank imports torch for itself. Set seeds, threads and defaults inside the function.
-# - Modules are imported again, by their names. If a module is a file of your own, `pyspark.cloudpickle.register_pickle_by_value(module)` sends its code along (Ray's `cloudpickle` has no effect here).
+# - Modules are imported again, by their names. Put imports at the top of the function and of each helper, so that each brings along what it needs.
+# - Your own modules aren't there, but `pyspark.cloudpickle.register_pickle_by_value(module)` sends a single file (Ray's `cloudpickle` has no effect here); *A package of your own*, below, sends a package.
 #
 # The next cell fails on purpose. Spark explains it in many lines of its own; the panel's error, the last line, names the fix.
 
@@ -291,6 +291,8 @@ check("07-2", fixed_total)
 # ## Each rank its own files
 # So far each rank has read *all* rows and used a part of them. With 2 TB, it should read only what it needs. The files are already there: Spark wrote five. Deal them to the ranks. Now the shares differ, because five files can't be divided by two, so the ranks have to agree on a number of steps.
 # (At work, write many more files than you have ranks, so that the shares differ little.)
+#
+# Older tutorials use Petastorm to write Parquet and read it in the ranks. Spark also has a loader of its own, private so far, for the partitions of a DataFrame: see the recipe `notebooks/recipes/rows_of_a_dataframe.ipynb`.
 #
 # ### Exercise 07-3 ★★★ · Each rank its own part
 # Write the function. Each rank takes its own files from `folder`, reads them with `read`, and trains on batches of 32 rows. All ranks make the *same number of steps*: as many whole batches as the smallest share allows. The rest of the rows isn't used. `dist.all_reduce(tensor, op=…)` combines one tensor from each
@@ -364,7 +366,7 @@ def train_from_parquet(folder, epochs):
 check("07-3", train_from_parquet, folder, 1536)
 
 # %% [markdown]
-# ## A file that fails in silence
+# ## A file, and failures that hide
 # Often the training already exists as a file with its own arguments, written for `torchrun`. `TorchDistributor` launches that, too: pass the path instead of a function, and then the command line. Here is such a file:
 
 # %%
@@ -372,27 +374,36 @@ program = home / "train_line.py"
 
 # %%
 # %%writefile "{program}"
-import sys
+import argparse
 
 import torch
 import torch.distributed as dist
 
-steps = int(sys.argv[1])
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, required=True)
+lr = parser.parse_args().lr
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+optimizer = torch.optim.SGD(model.parameters(), lr=lr)
 x = torch.randn(64, 8)[dist.get_rank() :: dist.get_world_size()]
-for _ in range(steps):
+for _ in range(50):
     loss = (model(x) - x.sum(dim=1, keepdim=True)).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-print(f"rank {dist.get_rank()}, {steps} steps: loss {loss.item():.4f}")
+print(f"lr {lr}: loss {loss.item():.4f}")
 dist.destroy_process_group()
 
+# %%
+with SparkPanel("07-file").watch(distributor) as panel:
+    distributor.run(str(program), "--lr=0.05")
+
+# %% tags=["claim"]
+assert len(panel.state.prints) == 2 and all("lr 0.05: loss 0.0" in line for line in panel.state.prints)
+
 # %% [markdown] tags=["prediction"]
-# **Predict.** We forget the argument, so the file fails in line 6, with an `IndexError`. What will `run` do?
+# **Predict.** Now we forget the argument, so the file ends in line 8, with an error. What will `run` do?
 
 # %%
 predict("07-c", ..., choices=["raise an error", "return normally"])
@@ -409,8 +420,11 @@ reveal("07-c", outcome)
 assert outcome == "return normally"
 
 # %% [markdown]
-# It returned normally! The traceback is somewhere in the output, but no exception was raised, so a program would have gone on. pyspark 4.3 starts torchrun through a wrapper that drops its exit status, so a job that trains nothing looks like a success. This is easy to miss in a nightly pipeline. Two things help: let the file write its result somewhere, and check that the result is there. The lab's
-# panel reads what torchrun prints, and raises an error.
+# It returned normally! The message is somewhere in the output, but a program would have gone on, and that's easy to miss in a nightly pipeline. pyspark 4.3 starts torchrun through a wrapper that drops its exit status.
+#
+# Functions hide failures, too: in local mode, `run` returns normally as long as *one* rank has returned. If rank 0 fails in its last lines, or is killed, you get rank 1's value.
+#
+# Three things help. End a function with a collective call, such as `dist.barrier()`: a rank that fails earlier makes it fail in all others. Let a file write its result, and check that it's there. Or use the lab's panel: each rank reports to it how it ended, and it raises an error.
 
 # %% [markdown]
 # ## Resume
@@ -460,7 +474,7 @@ with SparkPanel("07-first-half").watch(distributor):
 
 # %% [markdown]
 # ## On Spark's executors
-# Local mode uses one machine. With `local_mode=False`, the ranks run on Spark's **executors**, Java processes on the cluster's machines that run tasks. The lab starts a small cluster with two of them on your machine. One process can drive one Spark application at a time, so stop the first one.
+# Local mode uses one machine. With `local_mode=False`, the ranks run on Spark's **executors**, Java processes on the cluster's machines that run tasks. The master `local-cluster[2,1,1024]` starts a small cluster on your machine: two executors with one core and 1,024 MB each. With `spark.cores.max`, the session is ready when both have started. One process can drive one Spark application at a time, so stop the first one.
 #
 # ![The driver starts one barrier stage of two tasks; each starts a Python process with a rank](images/spark.svg)
 
@@ -468,18 +482,11 @@ with SparkPanel("07-first-half").watch(distributor):
 # **"Worker" means something else here.** Spark's workers start executors and train nothing. The ranks train.
 
 # %%
-from labkit.local import spark
-
 session.stop()
-lab = spark.session(workers=2)
+builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.cores.max", 2)
+session = builder.getOrCreate()
 on_executors = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
-lab
-
-# %% [markdown] tags=["prediction"]
-# **Predict.** In local mode, rank 1 had `RANK=1` and `LOCAL_RANK=1`. Which of the two will be different on executors?
-
-# %%
-predict("07-b", ..., choices=["RANK", "LOCAL_RANK", "both", "neither"])
+session.sparkContext.defaultParallelism
 
 # %% [markdown]
 # The second launch runs there, and asks for four epochs:
@@ -487,14 +494,6 @@ predict("07-b", ..., choices=["RANK", "LOCAL_RANK", "both", "neither"])
 # %%
 with SparkPanel("07-second-half").watch(on_executors):
     first, places, resumed = on_executors.run(train_and_keep, folder, epochs=4)
-
-rank, local_rank = places[1]
-if (rank, local_rank) == (1, 1):
-    reveal("07-b", "neither")
-elif rank == 1:
-    reveal("07-b", "LOCAL_RANK")
-else:
-    reveal("07-b", "RANK" if local_rank == 1 else "both")
 print(places)
 print(f"starts with epoch {first}; {largest_difference(alone, resumed):.1e} from one process without a break")
 
@@ -511,10 +510,40 @@ for devices, ranks in (("0", 1), ("0,1,2,3", 4)):
 # %% [markdown]
 # The second launch picked up where the first left off, in a different kind of process, and it ended with the same weights as one process that trained without a break.
 #
-# `LOCAL_RANK` is 0 in both ranks. Spark made a job with two tasks that start together, a **barrier stage**, and each task started a torchrun with one process. That's how it is with one CPU or one GPU for each task. A task that has several GPUs starts one rank for each of them: with
-# `spark.task.resource.gpu.amount` set to 4, Spark starts one task for every four ranks, and `LOCAL_RANK` goes from 0 to 3. (`use_gpu` is `True` by default; this notebook sets it to `False`. For models that don't fit into one GPU, pyspark also has `DeepspeedTorchDistributor`.)
+# Rank 1 has `LOCAL_RANK=0` now; in local mode it was 1. Spark made a job with two tasks that start together, a **barrier stage**, and each task started a torchrun with one process. A task that has several GPUs starts one rank for each: with
+# `spark.task.resource.gpu.amount` set to 4, there is one task for every four ranks, and `LOCAL_RANK` goes from 0 to 3. (`use_gpu` is `True` by default; this notebook sets it to `False`.)
 #
 # All tasks of a barrier stage have to start together. If the cluster has fewer **slots** than the stage has tasks, Spark checks 40 times, 15 seconds apart, whether there are more, and after ten minutes the job fails. Slots that are only busy are waited for.
+#
+# ## A package of your own
+# At work, `make_model` is in a package next to your notebook. Executors on other machines don't see your folder, so send the package, as a zip file or a wheel:
+
+# %%
+import zipfile
+
+package = home / "my_layers.zip"
+with zipfile.ZipFile(package, "w") as file:
+    file.writestr("my_layers/__init__.py", "def double(x):\n    return 2 * x\n")
+session.sparkContext.addPyFile(str(package))
+
+
+def use_package(x):
+    import sys
+
+    sys.path.insert(0, "my_layers.zip")
+    from my_layers import double
+
+    return double(x)
+
+
+doubled = on_executors.run(use_package, 21)
+doubled
+
+# %% tags=["claim"]
+assert doubled == 42
+
+# %% [markdown]
+# `addPyFile` copies the file into every executor's working folder. Spark's own tasks can import it at once; a rank is a new process, so it needs the `sys.path` line. For an environment with compiled packages, the setting `spark.archives` unpacks an archive there.
 #
 # ## Which launcher?
 # What does a launcher cost? Here is the same training with 60,000 rows, on two cores, each program started from nothing. All of them end with the same weights.
@@ -526,8 +555,8 @@ for devices, ranks in (("0", 1), ("0,1,2,3", 4)):
 # | Ray Train | 20.7 s | 18,600 |
 # | TorchDistributor, local mode | 17.9 s | 20,900 |
 #
-# One process wins, because the model is small and the cores are two (lesson 03). The launchers do the same work in each step. They differ most in their start, and in what you get for it. Ray Train streams data, keeps checkpoints and restarts. `TorchDistributor` needs no second cluster next to the Spark that you
-# have. torchrun needs only PyTorch, but you start it yourself on each machine.
+# One process wins, because the model is small and the cores are two (lesson 03). The launchers differ most in their start, and in what you get for it. Ray Train keeps checkpoints and restarts, and `TorchDistributor` needs no second cluster next to your Spark.
+# torchrun needs only PyTorch, but you start it yourself on each machine.
 #
 # ### Exercise 07-4 ★★ · When has the faster launcher won?
 # Launcher A makes its first step after `start_a` seconds and then processes `rate_a` rows per second; B starts later. For how many rows do both take the same time, start included? If B isn't faster, the answer is `math.inf`.
@@ -554,14 +583,14 @@ check("07-4", rows_to_pay)
 # - `TorchDistributor` is a launcher. Inside the ranks you have plain PyTorch.
 # - Prepare data with Spark, write it once as Parquet in many files, and let each rank read its own.
 # - A function is pickled with everything it uses. Locks, sessions and notebook settings don't come along.
-# - In local mode, the rank that ends last supplies the return value, and a file that fails raises nothing. Check your results.
+# - In local mode, the rank that ends last supplies the return value. A file that fails raises nothing, and a function raises only if every rank failed. Check your results.
 # - Spark doesn't resume. Save checkpoints, and load one at the start.
 #
 # | older tutorials | today |
 # |---|---|
 # | `HorovodRunner` | `TorchDistributor`, in pyspark since 3.4 |
 #
-# Where to go next: lesson 09 measures when more machines are worth it. The recipe `notebooks/recipes/lightning_on_spark.ipynb` launches a Lightning module in the same way.
+# Where to go next: lesson 09 measures when more machines are worth it. Three recipes in `notebooks/recipes` launch something else in the same way: `lightning_on_spark.ipynb` a Lightning module, `hugging_face_on_spark.ipynb` a Hugging Face model with Accelerate, and `rows_of_a_dataframe.ipynb` the rows of a DataFrame.
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
@@ -574,4 +603,4 @@ check("07-4", rows_to_pay)
 # ## Stop
 
 # %%
-lab.stop()
+session.stop()

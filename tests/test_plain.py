@@ -57,6 +57,22 @@ def test_runs_and_leaves_nothing(script, tmp_path):
             process.kill()
 
 
+@pytest.mark.notebook
+@pytest.mark.timeout(_SECONDS)
+def test_a_late_failure_of_one_rank_prints_no_accuracy(tmp_path):
+    """TorchDistributor in local mode returns the value of a rank that has one."""
+    text = (FOLDER / "07_torch_distributor.py").read_text()
+    text = text.replace("Path(__file__).resolve().parents[2]", f"Path({str(FOLDER.parents[1])!r})")
+    failing = text.replace("    dist.barrier()", "    assert rank != 1, 'a bad row'\n    dist.barrier()")
+    assert failing != text
+    script = tmp_path / "failing.py"
+    script.write_text(failing)
+    environment = os.environ | {"JAVA_HOME": str(java.home(tmp_path / "java"))}
+    ran = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
+    assert ran.returncode != 0 and "a bad row" in ran.stdout + ran.stderr
+    assert "accuracy on" not in ran.stdout
+
+
 def _processes(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():

@@ -1,4 +1,4 @@
-"""Spark: the panel of TorchDistributor. `labkit.local.spark` starts a session on this machine."""
+"""Spark: the panel of TorchDistributor. `labkit.local.spark` prepares Spark on this machine."""
 
 from labkit.spark.panel import SparkPanel
 

@@ -9,13 +9,15 @@
 from course import datasets
 from labkit.local import spark
 
-lab = spark.session(slots=2)
+spark.prepare()
 digits = datasets.load(split="train")
 
 # %%
 import torch
+from pyspark.sql import SparkSession
 from torch.utils.data import DataLoader, TensorDataset
 
+session = SparkSession.builder.master("local[2]").getOrCreate()
 images = TensorDataset(torch.tensor(digits.images).flatten(1) / 255, torch.tensor(digits.labels))
 
 
@@ -64,4 +66,4 @@ print(f"accuracy on the training images: {accuracy:.2f}")
 assert accuracy > 0.8
 
 # %%
-lab.stop()
+session.stop()

@@ -34,6 +34,7 @@ def train(path, epochs):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+    dist.barrier()  # a rank that fails above makes the others fail here; without it, run() may return a value
     accuracy = (model(x[1437:]).argmax(dim=1) == y[1437:]).float().mean().item()
     del model  # before its process group goes, or a rank may hang
     dist.destroy_process_group()

@@ -57,8 +57,12 @@ def fixed_total():
 
 from labkit.local import spark
 
-with spark.session():
-    print(check("07-2", fixed_total))
+spark.prepare()
+from pyspark.sql import SparkSession
+
+session = SparkSession.builder.master("local[2]").getOrCreate()
+print(check("07-2", fixed_total))
+session.stop()
 """
 
 

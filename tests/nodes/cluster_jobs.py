@@ -83,7 +83,7 @@ def watching(panel):
 
     def look():
         while not over.wait(0.05):
-            if panel.state.heard_at and "first_event" not in told:
+            if panel.state.heard_at > panel.state.started_at and "first_event" not in told:
                 told["first_event"] = round(panel.state.heard_at - panel.state.started_at, 1)
 
     thread = threading.Thread(target=look)

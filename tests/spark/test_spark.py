@@ -1,155 +1,141 @@
-"""Spark on this machine: both kinds of session, and that nothing of them is left."""
+"""Spark on this machine: what `prepare` sets, what is in its way, and that nothing of Spark is left."""
 
+import contextlib
 import os
-import signal
+import socket
 import stat
-import threading
+from pathlib import Path
 
 import psutil
 import pyspark
 import pytest
 
+import labs
 from kernels import kernel
-from labkit.errors import LabError, RunStopped
+from labkit.errors import LabError
 from labkit.local import family, spark
-from labkit.local import spark as driver
-from labs import interrupted_inside, processes_of, python, runs, until, wait_until_nothing_lives
+from labkit.local.spark import group
+from labkit.spark.prepared import folder_of
+from labs import processes_of, python, until, wait_until_nothing_lives
+
+SESSION = """
+from labkit.local import spark
+spark.prepare()
+from pyspark.sql import SparkSession
+session = SparkSession.builder.master("local[1]").getOrCreate()
+print("rows", session.range(3).count())
+"""
 
 
-def driver_of(home) -> family.Member:
-    (driver,) = [one for one in family.running(home) if one.is_origin and one.program == "java"]
-    return driver
-
-
-def test_one_jvm(home):
-    handler = signal.getsignal(signal.SIGINT)
-    lab = spark.session(slots=2)
-    assert signal.getsignal(signal.SIGINT) is handler  # pyspark's own prints tracebacks
-    assert (lab.master, lab.slots) == ("local[2]", 2)
-    assert lab.spark.range(10).count() == 10
-    assert spark.session(slots=2) is lab  # the cell is run a second time
-    jvm = driver_of(home)
-    secret_file = home / "spark" / lab.group / "conf" / "spark-defaults.conf"
-    assert stat.S_IMODE(secret_file.stat().st_mode) == 0o600
-    lab.stop()
-    lab.stop()
-    assert "stopped" in repr(lab) and "stopped" in lab._repr_html_()
-    assert spark.current() is None
-    assert not secret_file.exists() and not runs(jvm.pid)
-    wait_until_nothing_lives(home)
+@pytest.fixture
+def variables():
+    """The environment as it was, afterwards."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def test_two_executors(home):
-    with spark.session(workers=2) as lab:
-        assert lab.master == "local-cluster[2,1,1024]"
-        assert lab.slots == lab.spark.sparkContext.defaultParallelism == 2
-        assert [one.role for one in family.running(home, lab.group) if one.is_origin] == ["spark: java"]
-        pids = lab.spark.sparkContext.parallelize(range(2), 2).map(lambda _: os.getppid()).collect()
-        assert len(set(pids)) == 2  # one Python daemon under each executor
-        # Not out of the zip that Spark would put before it: each new process would compile that again.
-        (source,) = lab.spark.sparkContext.parallelize([0], 1).map(lambda _: pyspark.__file__).collect()
-        assert source == pyspark.__file__
-        said = (home / "spark" / lab.group / "conf" / "spark-defaults.conf").read_text()
-        secret = said.split("spark.authenticate.secret ")[1].split()[0]
-        members = [one.process for one in family.running(home, lab.group)]
-        commands = [" ".join(process.cmdline()) for process in members]
-        assert len(commands) >= 5  # driver, two executors with their Python daemons
-        assert not any(secret in command for command in commands)
-        addresses = {
-            connection.laddr.ip
-            for process in members
-            for connection in process.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN
-        }
-        assert {ip.removeprefix("::ffff:") for ip in addresses} <= {"127.0.0.1", "::1"}
-        other = spark.session(slots=1)  # a process has one session at a time: this one takes its place
-        assert other.spark.range(3).count() == 3
-    assert family.running(home, lab.group) == []
-    other.stop()
-    wait_until_nothing_lives(home)
+    from pyspark.sql import SparkSession
+
+    installed = Path(pyspark.__file__).parent
+    before = set(installed.iterdir())
+    spark.prepare()
+    spark.prepare()  # the cell is run a second time
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]")
+    session = builder.config("spark.cores.max", 2).getOrCreate()
+    context = session.sparkContext
+    assert context.defaultParallelism == 2
+    mine = group()
+    assert [one.role for one in family.running(home, mine) if one.is_origin] == ["spark: java"]
+    pids = context.parallelize(range(2), 2).map(lambda _: os.getppid()).collect()
+    assert len(set(pids)) == 2  # one Python daemon under each executor
+    # Not out of the zip that Spark would put before it: each new process would compile that again.
+    (source,) = context.parallelize([0], 1).map(lambda _: pyspark.__file__).collect()
+    assert source == pyspark.__file__
+    assert set(installed.iterdir()) == before  # Spark writes nothing into the installed package
+    defaults = folder_of(home) / "conf" / "spark-defaults.conf"
+    assert stat.S_IMODE(defaults.stat().st_mode) == 0o600
+    secret = defaults.read_text().split("spark.authenticate.secret ")[1].split()[0]
+    assert context.getConf().get("spark.authenticate.secret") == secret
+    members = [one.process for one in family.running(home, mine)]
+    commands = [" ".join(process.cmdline()) for process in members]
+    assert len(commands) >= 5  # driver, two executors with their Python daemons
+    assert not any(secret in command for command in commands)
+    addresses = {
+        connection.laddr.ip
+        for process in members
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert {ip.removeprefix("::ffff:") for ip in addresses} <= {"127.0.0.1", "::1"}
+    labs.end_spark()
+    until(lambda: not family.groups(home))
 
 
-def test_what_stands_in_the_way_of_a_start(home, tmp_path, monkeypatch):
-    from pyspark import SparkContext
+THEIRS = {
+    "a Connect server": {"SPARK_REMOTE": "sc://localhost:15002"},
+    "Connect mode": {"SPARK_CONNECT_MODE_ENABLED": "1"},
+    "Connect by API mode": {"SPARK_API_MODE": "connect"},
+    "nothing to submit": {"PYSPARK_SUBMIT_ARGS": "--driver-memory 1g"},
+    "a shell that has ended": {"PYSPARK_GATEWAY_PORT": "9", "PYSPARK_GATEWAY_SECRET": "abc"},
+    "two of them": {"SPARK_REMOTE": "local[2]", "PYSPARK_SUBMIT_ARGS": ""},
+}
 
-    program = tmp_path / "bin" / "java"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho 'Error: could not create the Java Virtual Machine' >&2; exit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(LabError, match="could not create the Java") as raised:
-        spark.session(slots=1)
-    assert f"unset JAVA_HOME ({tmp_path})" in raised.value.fix
-    assert family.groups(home) == set()
-    (home / "spark").rename(home / "before")
+
+@pytest.mark.parametrize("theirs", THEIRS.values(), ids=THEIRS)
+def test_a_variable_of_another_tutorial_is_named_and_the_fix_works(home, variables, theirs):
+    os.environ.update(theirs)
+    with pytest.raises(LabError, match="another tutorial has set") as raised:
+        spark.prepare()
+    assert all(name in raised.value.fact and f'"{name}"' in raised.value.fix for name in theirs)
+    exec(raised.value.fix.partition(", then")[0])
+    spark.prepare()
+
+
+def test_variables_that_are_not_in_the_way(home, variables):
+    with socket.create_server(("127.0.0.1", 0)) as shell:
+        os.environ["PYSPARK_GATEWAY_PORT"] = str(shell.getsockname()[1])
+        os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 1g pyspark-shell"
+        os.environ["SPARK_API_MODE"] = "classic"
+        spark.prepare()
+
+
+def test_an_old_spark_and_another_python_are_replaced(home):
+    old = {"SPARK_HOME": "/opt/spark-2.4.8", "SPARK_CONF_DIR": "/opt/spark-2.4.8/conf"}
+    done = python(SESSION, **old, PYSPARK_PYTHON="/usr/bin/python9", PYSPARK_DRIVER_PYTHON="jupyter")
+    assert "rows 3" in done.stdout and done.returncode == 0, done.stdout
+    until(lambda: not family.groups(home))  # a script that just ends leaves nothing
+
+
+def test_a_home_that_cannot_be_written_to(home, variables):
+    with contextlib.suppress(FileNotFoundError):
+        (home / "spark").rename(home / "before")
     (home / "spark").touch()
     with pytest.raises(LabError, match="for Spark"):
-        spark.session(slots=1)
+        spark.prepare()
     (home / "spark").unlink()
-    monkeypatch.setattr(SparkContext, "_active_spark_context", type("Theirs", (), {"master": "yarn"})())
-    with pytest.raises(LabError, match=r"did not start \(yarn\)"):
-        spark.session(slots=1)
 
 
-def test_a_script_that_just_ends(home):
-    done = python("from labkit.local import spark; print(spark.session(slots=1))")
-    assert done.returncode == 0, done.stdout
-    assert "local[1]" in done.stdout
-    wait_until_nothing_lives(home)
+def test_without_pyspark_the_fix_installs_it(home, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(LabError, match="pyspark is not installed"):
+        spark.prepare()
 
 
 @pytest.mark.fault
 def test_labkit_stop_ends_the_spark_of_a_living_kernel_and_a_kill_leaves_nothing(home):
     with kernel() as one:
-        begun = one.run("from labkit.local import spark; lab = spark.session(workers=2); lab")
+        begun = one.run(SESSION.replace("local[1]", "local-cluster[2,1,1024]"))
         assert begun.error is None, begun.error
         done = python("from labkit.__main__ import main; main(['stop'])")
         assert "stopped spark: java" in done.stdout
         assert family.groups(home) == set()
         assert not any("java" in line for line in processes_of(home))
-        again = one.run("lab = spark.session(workers=1); lab.spark.range(3).count()")
-        assert again.error is None, again.error
+    with kernel() as one:
+        begun = one.run(SESSION.replace("local[1]", "local-cluster[1,1,1024]"))
+        assert begun.error is None, begun.error
         one.kill()
         wait_until_nothing_lives(home)
     assert family.groups(home) == set()
-
-
-def listening():
-    """The ports on which this process listens: Spark's accumulators have one."""
-    return {one.laddr.port for one in psutil.Process().net_connections() if one.status == "LISTEN"}
-
-
-@pytest.mark.fault
-@pytest.mark.parametrize("moment", ["at its beginning", "when it has a JVM", "when it has a context"])
-def test_an_interrupted_start_leaves_nothing(home, moment):
-    def begun():
-        if moment == "when it has a context":
-            return driver.active()
-        return moment == "at its beginning" or "java" in [one.program for one in family.running(home)]
-
-    before = listening()
-    with pytest.raises(RunStopped, match="the start of Spark"), interrupted_inside(begun):
-        spark.session(workers=2)
-    assert spark.current() is None
-    wait_until_nothing_lives(home)
-    # A thread that waits for the JVM would keep this process from ending.
-    until(lambda: not [one for one in threading.enumerate() if one.name.startswith("labkit-spark")])
-    assert listening() == before
-
-
-@pytest.mark.fault
-def test_an_interrupted_stop_a_jvm_that_hangs_and_one_that_is_lost(home, monkeypatch):
-    lab = spark.session(slots=1)
-    psutil.Process(driver_of(home).pid).kill()
-    until(lambda: not lab.healthy)
-    another = spark.session(slots=1)
-    assert another is not lab
-    with pytest.raises(RunStopped, match=r"session.stop\(\): stopped by you"), interrupted_inside():
-        another.stop()
-    assert spark.current() is None
-    hangs = spark.session(slots=1)
-    monkeypatch.setattr(driver, "_PATIENCE", 2.0)
-    psutil.Process(driver_of(home).pid).suspend()
-    hangs.cancel()
-    hangs.stop()
-    wait_until_nothing_lives(home)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import ray
 
-from labkit.local import cluster, spark, supervision
+from labkit.local import cluster, supervision
 
 ROOT = Path(__file__).resolve().parents[2]  # of the checkout
 
@@ -35,12 +35,26 @@ def home() -> Iterator[Path]:
     finally:
         if (lab := cluster.current()) is not None:
             lab.stop()
-        if (session := spark.current()) is not None:
-            session.stop()
+        end_spark()
         supervision.stop(folder)
         os.environ.clear()
         os.environ.update(before)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_spark() -> None:
+    """Stop this process's Spark with its JVM, so that the next session starts another one."""
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
+    if (context := SparkContext._active_spark_context) is not None:
+        context.stop()
+    if (gateway := SparkContext._gateway) is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # its JVM ends with that
+        gateway.proc.wait()
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture(name="home", scope="module")

@@ -5,6 +5,7 @@ import sys
 import torch
 import torch.distributed as dist
 from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark.sql import SparkSession
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -29,6 +30,9 @@ def train():
     dist.destroy_process_group()
 
 
-with spark.session(workers=2):
-    work.launch()
-    TorchDistributor(num_processes=2, local_mode=False, use_gpu=False).run(train)
+spark.prepare()
+builder = SparkSession.builder.master("local-cluster[2,1,1024]")
+session = builder.config("spark.cores.max", 2).getOrCreate()
+work.launch()
+TorchDistributor(num_processes=2, local_mode=False, use_gpu=False).run(train)
+session.stop()

@@ -5,6 +5,7 @@ import sys
 import torch
 import torch.distributed as dist
 from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark.sql import SparkSession
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -29,6 +30,8 @@ def train():
     dist.destroy_process_group()
 
 
-with spark.session(slots=2):
-    work.launch()
-    TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(train)
+spark.prepare()
+session = SparkSession.builder.master("local[2]").getOrCreate()
+work.launch()
+TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(train)
+session.stop()
