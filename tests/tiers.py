@@ -35,7 +35,7 @@ SLOW = {
     *("cluster", "connection", "forkserver", "kernel", "kills", "other_clusters", "preload"),
     *("data_progress", "catalog", "data_page", "own_folders", "own_tables", "own_texts"),
     *("comparison", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_06", "lesson_08"),
-    *("lesson_09", "lesson_10"),
+    *("lesson_06b", "lesson_09", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
     "keras_models",
     *("torch_models", "panel", "mailbox", "spark", "spark_panel"),
@@ -124,6 +124,7 @@ DEEP = {
         "test_rows_are",
         "test_weights_that",
     ),
+    "lesson_06b": ("test_what_a_check_says",),
     "lesson_08": (),
     "lesson_09": ("test_what_a_check_says",),
     "lesson_10": (),
@@ -168,7 +169,10 @@ _PANELS = (
     "tour",
     "validation_browser",
 )
-_CHECKS = ("lesson_03", "lesson_03b", "lesson_06", "lesson_08", "lesson_09", "lesson_10", "checks_elsewhere")
+_CHECKS = (
+    *("lesson_03", "lesson_03b", "lesson_06", "lesson_06b", "lesson_08", "lesson_09", "lesson_10"),
+    "checks_elsewhere",
+)
 TOUCHED = {
     "labkit/settings.py": ("*",),
     "labkit/system/": ("*",),

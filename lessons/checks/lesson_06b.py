@@ -24,7 +24,7 @@ from labkit.exercises.running import folder_of_check, learners_errors, returned
 
 LESSON = Lesson("06b", "Validation on several workers")
 
-# For each rank, (right, label) of its batches. Rank 1 has no 0, nobody has a 9, and rank 1 has fewer rows.
+# For each rank, (right, label) of its batches. Rank 1 has no 0, no rank has a 9, and rank 1 has fewer rows.
 _BATCHES = (
     [([1, 0, 1, 1], [0, 0, 1, 2]), ([1, 0, 0], [3, 4, 5]), ([1, 1], [6, 7])],
     [([0, 1], [1, 8]), ([0, 0], [2, 2])],

@@ -117,7 +117,7 @@ assert half["MB kept for backward"] < 0.9 * full["MB kept for backward"]
 # - *ms per step* depends on your processor. A CPU with instructions for bfloat16 (`avx512_bf16` or `amx_bf16` in `lscpu`) gets faster; any other converts back and forth, and gets slower. A recent GPU usually gets much faster. On a busy machine, measure twice.
 # - *MB kept for backward* is lower, but not half: the weights that the backward pass needs are now kept in a second format, too.
 # - *weights* and *gradients* are still `float32`. So a checkpoint has the same size, and DDP exchanges as many bytes as before.
-# - *loss* differs in the third digit or so. That is the price, and most trainings don't notice. Compare yours with a `float32` run before you believe it.
+# - *loss* differs in the third digit or so. That is the price, and most runs don't notice. Compare yours with a `float32` run before you believe it.
 #
 # Keep the validation in the format in which the model will be used.
 
