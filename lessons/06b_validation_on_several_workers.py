@@ -5,8 +5,8 @@
 # - hand one data set to training in parts and another one to validation as a whole;
 # - compute a metric over the rows of all workers (exercise 06b-1);
 # - validate with a class in `map_batches`, and find what makes its number wrong (06b-2);
-# - count the CPUs that a validation needs while training goes on (06b-3), and keep machines for it;
-# - choose one of three ways by what you measured and by what each needs (06b-4);
+# - choose one of three ways by what you measured and by what each needs (06b-3);
+# - count the CPUs that a validation needs while training goes on (06b-4), and keep machines for it;
 # - write a validator that runs as a `TorchTrainer` of its own (06b-5).
 #
 # **Time** … · **Needs** 02, 03, 06
@@ -424,7 +424,7 @@ assert seconds["trainer, 2 workers"] > seconds["function"]
 # | ranks can talk to each other | – | yes | no |
 # | a worker that dies | the task is repeated | the run fails, or restarts all workers | its batch is repeated |
 #
-# ### Exercise 06b-4 ★ · Choose a way
+# ### Exercise 06b-3 ★ · Choose a way
 # Choose `"function"`, `"trainer"` or `"map_batches"` for each case.
 #
 # - *quick*: 500 rows, and a validation takes two seconds in one process.
@@ -439,7 +439,7 @@ choice = {"quick": ..., "sharded": ..., "images": ..., "old code": ...}  # your 
 choice = {"quick": "function", "sharded": "trainer", "images": "map_batches", "old code": "trainer"}
 
 # %%
-check("06b-4", choice)
+check("06b-3", choice)
 
 # %% [markdown]
 # ## CPUs for a validation
@@ -531,8 +531,11 @@ assert [sum(bundle["CPU"] for bundle in one.values()) for one in groups] == [3.0
 # %%
 ray.shutdown()
 lab = cluster.start()
-train, valid = rows_of("train"), rows_of("valid")
 print(ray.available_resources()["CPU"], "CPUs are free")
+train, valid = rows_of("train"), rows_of("valid")
+
+# %% tags=["claim"]
+assert all(group["state"] == "REMOVED" for group in ray.util.placement_group_table().values())
 
 # %% [markdown] tags=["instructor"]
 # **"My next run doesn't start."** A validation that timed out has left a placement group. The panel says how many CPUs are free. `ray.shutdown()`, then `cluster.start()`.
@@ -565,7 +568,7 @@ measure("no room", in_a_trainer_with_room, 5)
 # **A red error after `require_cpus`.** It's intended, and the last line of the output has the reason. In a run, the checkpoint's status would be `VALIDATION_FAILED`, and the panel shows the sentence.
 
 # %% [markdown]
-# ### Exercise 06b-3 ★ · How many validators fit?
+# ### Exercise 06b-4 ★ · How many validators fit?
 # A cluster has `cpus` CPUs. `training` workers train, with one CPU each. A validation's task reserves `own` CPUs, each of its workers one, and one CPU must stay free for the tasks that read rows. Write `most_workers(cpus, training, own)`: the largest number of validating workers, or 0 if not even one fits.
 
 
@@ -579,7 +582,7 @@ def most_workers(cpus, training, own):
 
 
 # %%
-check("06b-3", most_workers)
+check("06b-4", most_workers)
 
 # %% [markdown]
 # ## Machines that only validate
