@@ -414,7 +414,7 @@ check("03-1", train_blanks)
 # |---|---|
 # | `ray.util.sgd`, `TrainingOperator`, `register(models=…, schedulers=…)` | a training function and `TorchTrainer` |
 #
-# Three recipes go on from here, each with one idea: `notebooks/recipes/feed_it_faster.ipynb` reads data that fits into memory, `notebooks/recipes/two_models_in_one_loop.ipynb` trains a GAN, and `notebooks/recipes/unused_weights.ipynb` a model with several heads.
+# Five recipes go on from here, each with one idea: `notebooks/recipes/where_a_step_goes.ipynb` draws how computing hides the exchange, `notebooks/recipes/compute_in_bfloat16.ipynb` uses 16 bits, `notebooks/recipes/feed_it_faster.ipynb` reads data that fits into memory, `notebooks/recipes/two_models_in_one_loop.ipynb` trains a GAN, and `notebooks/recipes/unused_weights.ipynb` a model with several heads.
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab

@@ -216,7 +216,7 @@ def train_digits(config, train, valid):
 
 
 # %% [markdown]
-# The sweep compares trials by their accuracy, but on which images? Certainly not on the test images. If you try many models and keep the one with the best test score, you've fitted your *choice* to the test set, and
+# The sweep compares trials by their accuracy, but on which images? If you try many models and keep the one with the best test score, you've fitted your *choice* to the test set, and
 # its score is too optimistic. So a fifth of the training images is set aside for **validation**, and the test images wait for the one model that wins.
 
 # %%
@@ -237,7 +237,7 @@ test = as_rows(held_out.images, held_out.labels)
 # images, and test once.
 
 # %% [markdown]
-# Before you start any trial, call the function right here. Outside of a sweep `tune.report` only prints a warning, so a mistake shows up in seconds, with a traceback at your own line. If there's only the warning, the function works.
+# Before you start any trial, call the function right here. Outside of a sweep `tune.report` only prints a warning, so a mistake shows up in seconds, with a traceback at your own line.
 
 # %%
 train_digits({"lr": 0.05, "momentum": 0.9, "epochs": 2}, train, valid)
@@ -271,7 +271,7 @@ trainable = tune.with_resources(tune.with_parameters(train_digits, train=train, 
 # The picture shows the ideal, in which trials wait for each other at every rung. ASHA doesn't wait: a trial is compared with those that got there *earlier*, and the first one always continues. That's the *asynchronous* in its name. No CPU idles, and the price is
 # that early trials have few others to lose against, so more of them continue.
 #
-# In a grid, the early trials are always those with the first values of its lists, and these values would have an easier test than the others. So draw at random when you use ASHA.
+# In a grid, the early trials have the first values of its lists, and an easier test. So draw at random when you use ASHA.
 
 # %%
 from labkit.tune import SweepPanel
@@ -569,7 +569,7 @@ check("05-4", fixed_sweep)
 # | `tune.run(train, config=…, num_samples=…)`, `tune.report(accuracy=…)` | `tune.Tuner(train, param_space=…, tune_config=…).fit()`, `tune.report({…})` |
 # | `progress_reporter=JupyterNotebookReporter()` or `CLIReporter()` | ignored, with a warning: `verbose` controls Tune's own table; for your own lines, a `tune.Callback` |
 #
-# Lesson 05b is about sweeps that run for a night. The recipe `notebooks/recipes/a_searcher_that_learns.ipynb` lets Optuna
+# Lesson 05b is about sweeps that run for a night. Trials that download the same file need a lock: `notebooks/recipes/several_trials_one_download.ipynb`. The recipe `notebooks/recipes/a_searcher_that_learns.ipynb` lets Optuna
 # propose the configurations.
 
 # %% [markdown] tags=["plain"]

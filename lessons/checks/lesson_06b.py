@@ -24,7 +24,7 @@ from course.exercises.running import folder_of_check, learners_errors, returned
 
 LESSON = Lesson("06b", "Validation on several workers")
 
-# For each rank, (right, label) of its batches. Rank 1 has no 0, nobody has a 9, and rank 1 has fewer rows.
+# For each rank, (right, label) of its batches. Rank 1 has no 0, no rank has a 9, and rank 1 has fewer rows.
 _BATCHES = (
     [([1, 0, 1, 1], [0, 0, 1, 2]), ([1, 0, 0], [3, 4, 5]), ([1, 1], [6, 7])],
     [([0, 1], [1, 8]), ([0, 0], [2, 2])],
@@ -175,29 +175,6 @@ def _same_column(column: Any, expected: Any) -> None:
     raise Wrong("some rows are wrong: do the pixels go from 0 to 1, as in training?")
 
 
-@LESSON.exercise(
-    "06b-3 · How many validators fit?",
-    "Write down who holds a CPU at the same time: four kinds of processes.",
-    "The task that waits holds `own`, and one more must stay free for the tasks that read.",
-    "`max(0, cpus - training - own - 1)`.",
-)
-def _most_workers(most_workers: Any) -> None:
-    for cpus, training, own in ((16, 8, 2), (16, 8, 0), (16, 8, 1), (4, 2, 0), (4, 3, 1), (3, 2, 1)):
-        expected = max(0, cpus - training - own - 1)
-        mistakes = {
-            cpus - training - 1: "the task in which your function runs holds `own` CPUs as well",
-            cpus
-            - training
-            - own: "then no CPU is free for the tasks that read, and the workers wait for rows",
-            cpus - training: "then nothing is left for the validation's task, nor for the tasks that read",
-            cpus - own - 1: "the training holds its CPUs meanwhile",
-        }
-        mistakes = {value: remark for value, remark in mistakes.items() if value != expected}
-        if cpus - training - own - 1 < 0:
-            mistakes = {cpus - training - own - 1: "there is no negative number of workers"} | mistakes
-        returns(most_workers, (cpus, training, own), expected, name="most_workers", mistakes=mistakes)
-
-
 _WAYS = ("function", "trainer", "map_batches")
 _CASES = {
     "quick": (
@@ -232,7 +209,7 @@ _CASES = {
 
 
 @LESSON.exercise(
-    "06b-4 · Choose a way",
+    "06b-3 · Choose a way",
     "Ask of each case: do the workers have to talk to each other? If not: is one process enough?",
     "A process group is what only a trainer has. One value for each row is what `map_batches` is made for.",
     "Two of the four are the trainer: those in which ranks exchange something.",
@@ -248,6 +225,29 @@ def _choose(choice: Any) -> None:
             raise Wrong(f"{case} is {describe(answer)}: choose {', '.join(_WAYS[:2])} or {_WAYS[2]}")
         if answer != expected:
             raise Wrong(f"{case}, with {answer}: {remarks[answer]}")
+
+
+@LESSON.exercise(
+    "06b-4 · How many validators fit?",
+    "Write down who holds a CPU at the same time: four kinds of processes.",
+    "The task that waits holds `own`, and one more must stay free for the tasks that read.",
+    "`max(0, cpus - training - own - 1)`.",
+)
+def _most_workers(most_workers: Any) -> None:
+    for cpus, training, own in ((16, 8, 2), (16, 8, 0), (16, 8, 1), (4, 2, 0), (4, 3, 1), (3, 2, 1)):
+        expected = max(0, cpus - training - own - 1)
+        mistakes = {
+            cpus - training - 1: "the task in which your function runs holds `own` CPUs as well",
+            cpus
+            - training
+            - own: "then no CPU is free for the tasks that read, and the workers wait for rows",
+            cpus - training: "then nothing is left for the validation's task, nor for the tasks that read",
+            cpus - own - 1: "the training holds its CPUs meanwhile",
+        }
+        mistakes = {value: remark for value, remark in mistakes.items() if value != expected}
+        if cpus - training - own - 1 < 0:
+            mistakes = {cpus - training - own - 1: "there is no negative number of workers"} | mistakes
+        returns(most_workers, (cpus, training, own), expected, name="most_workers", mistakes=mistakes)
 
 
 _SIZE, _CLASSES = 101, 3

@@ -77,7 +77,7 @@ def locks(config):
         if not target.exists():
             part = target.with_name("data.part")
             download(part)
-            os.replace(part, target)  # at once: nobody sees half of it
+            os.replace(part, target)  # at once: no trial sees half of it
     tune.report({"bytes": len(target.read_bytes())})
 
 

@@ -55,7 +55,7 @@ CHANGED = {
         ),
         ({'{"right": ': '{"hits": '}, "a dict with the column `right` is expected"),
     ],
-    "06b-3": [
+    "06b-4": [
         ({}, "solved"),
         ({" - own": ""}, "holds `own` CPUs as well"),
         ({" - 1": ""}, "no CPU is free for the tasks that read"),
@@ -63,7 +63,7 @@ CHANGED = {
         ({"max(0, cpus - training - own - 1)": "cpus - training - own - 1"}, "no negative number"),
         ({" - own - 1": ""}, "nothing is left for the validation's task"),
     ],
-    "06b-4": [
+    "06b-3": [
         ({}, "solved"),
         ({'"quick": "function"': '"quick": "trainer"'}, "takes longer than the two seconds"),
         ({'"sharded": "trainer"': '"sharded": "map_batches"'}, "they have no process group"),
