@@ -737,8 +737,8 @@ def _ranked(names: Iterable[str]) -> list[str]:
 def counted_from(reports: list[tuple[int, float]]) -> int:
     """Return the number, 0 or 1, of the first epoch of a loop, from its first one or two reports.
 
-    Each is (passes or reports up to there, epoch as reported). The epochs grow in proportion to the passes; where
-    the loop counts from 1, the line through both reports begins at 0.
+    Each is (passes or reports up to there, epoch as reported). The epochs grow in proportion to the passes;
+    where the loop counts from 1, the line through both reports begins at 0.
     """
     (passes, epoch), *others = reports
     for later_passes, later_epoch in others:

@@ -1,14 +1,14 @@
 """Count the rows of a batch by what its loader knows. A batch whose rows nobody knows has None.
 
-A batch alone doesn't say how many rows it has: a tuple of images of different sizes, a list of sentences and a
-packed sequence have shapes that are no counts. So a count comes from
+A batch alone doesn't say how many rows it has: a tuple of images of different sizes, a list of sentences and
+a packed sequence have shapes that are no counts. So a count comes from
 
 - the indexes that a sampler gives for a batch: exact, whatever the sampler and the `collate_fn` are;
 - the rows that a stream has handed to its `collate_fn`;
 - columns, where the loader promises that each has one entry for every row.
 
-A stream whose `collate_fn` runs in other processes tells none of these. There, `Calibrated` looks for a length
-that equals the batch size in the first batch, and uses that length from then on.
+A stream whose `collate_fn` runs in other processes tells none of these. There, `Calibrated` looks for a
+length that equals the batch size in the first batch, and uses that length from then on.
 """
 
 import sys
