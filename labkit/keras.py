@@ -3,8 +3,7 @@
     model.fit(rows, epochs=6, callbacks=[PanelCallback(rows_per_step=64)])
 
 It works with Keras 3 on any backend, and with Keras 2. It finds the panel that follows the loop in which it
-is called. The metrics of an epoch are reported by Ray's ``ReportCheckpointCallback`` or
-``ray.train.report``.
+is called. The metrics of an epoch are reported by Ray's ``ReportCheckpointCallback`` or ``ray.train.report``.
 """
 
 import importlib

@@ -1,9 +1,9 @@
 """Ray Train's side of a run: what reports to the panel from other processes, its end, and its checkpoints.
 
 Ray Train calls a `UserCallback` in the run's controller for reports and failures, and for nothing else.
-`ReportCallback` sends the checkpoints of the former, and the latter. `ReportingValidator` wraps the
-validation function and reports when it began and how it ended. Pickled into those processes, the panel that
-each has becomes a `RemoteTracker`.
+`ReportCallback` sends the failures, and the checkpoints of reports. `ReportingValidator` wraps the validation
+function and reports when it began and how it ended. Pickled into those processes, the panel that each has
+becomes a `RemoteTracker`.
 
 It uses names that Ray Train does not document; `tests/test_private_names.py` lists them, with their files.
 """

@@ -1,13 +1,13 @@
 """Notice a worker that trains alone although its group has several.
 
 On CPUs, accelerate and transformers see a single process in a worker of Ray Train, torchrun or
-TorchDistributor, unless they are asked to use the CPU. Then each worker trains a model of its own, on all
-rows, without a warning.
+TorchDistributor, unless they are asked to use the CPU. Then each worker trains a model of its own, on all rows,
+without a warning.
 
 Two facts together make the note: accelerate believes that it is alone, and no process group has run a
-collective between one optimizer step and a much later one. Either one alone may be right: `Accelerator()`
-for its precision with a model that Ray has wrapped, or a parameter server. A loop without optimizer steps
-is never noted.
+collective between the first optimizer step and the last of the first two epochs. Either fact may be right by
+itself: `Accelerator()` for its precision with a model that Ray has wrapped, or a parameter server. A loop
+without optimizer steps is never noted.
 """
 
 import sys
@@ -28,7 +28,7 @@ class SoloWatch:
             self.is_on, self._first, self._collectives = True, steps, _collectives()
 
     def stepped(self, steps: int) -> None:
-        """Note another step. What is exchanged after the last one, such as a final metric, trains nothing."""
+        """Another step was made. What is exchanged after the last one, such as a metric, trains nothing."""
         if _collectives() != self._collectives:
             self.is_on = False
         self._steps = steps

@@ -1,7 +1,7 @@
 """Count the rows of a batch by what its loader knows. A batch whose rows are unknown has None.
 
-A batch alone doesn't say how many rows it has: a tuple of images of different sizes, a list of sentences
-and a packed sequence have shapes that are no counts. So a count comes from
+A batch alone doesn't say how many rows it has: a tuple of images of different sizes, a list of sentences and
+a packed sequence have shapes that are no counts. So a count comes from
 
 - the indexes that a sampler gives for a batch: exact, whatever the sampler and the `collate_fn` are;
 - the rows that a stream has handed to its `collate_fn`;

@@ -1,4 +1,4 @@
-"""Rows are counted by what a loader knows, for any form of batch; where it knows nothing, there are none."""
+"""Rows are counted by what a loader knows, whatever its batches look like; if nobody knows, none are shown."""
 
 import itertools
 
@@ -161,7 +161,7 @@ def watched(make, epochs=2, **options):
 
 
 @pytest.fixture(autouse=True)
-def own_home(tmp_path, monkeypatch):
+def elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
 
 
