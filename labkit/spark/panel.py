@@ -59,7 +59,7 @@ _FIXES = {  # pattern: fix; `{0}` is the pattern's group
     r"GPUs were unable to be found|gpu usage is unavailable|GPU resources were not configured": (
         "TorchDistributor(…, use_gpu=False); its default is True"
     ),
-    r"EADDRINUSE|[Aa]ddress already in use": (
+    r"EADDRINUSE|(?i:address already in use)": (
         "run the cell again: another program has taken the port that TorchDistributor chose for the ranks"
     ),
 }
