@@ -1,4 +1,4 @@
-"""Rows are counted by what a loader knows, whatever its batches look like; if nobody knows, none are shown."""
+"""Rows are counted by what a loader knows, whatever its batches look like; else none are shown."""
 
 import itertools
 

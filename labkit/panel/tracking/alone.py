@@ -1,8 +1,8 @@
 """Notice a worker that trains alone although its group has several.
 
 On CPUs, accelerate and transformers see a single process in a worker of Ray Train, torchrun or
-TorchDistributor, unless they are asked to use the CPU. Then each worker trains a model of its own, on all rows,
-without a warning.
+TorchDistributor, unless they are asked to use the CPU. Then each worker trains a model of its own, on all
+rows, without a warning.
 
 Two facts together make the note: accelerate believes that it is alone, and no process group has run a
 collective between the first optimizer step and the last of the first two epochs. Either fact may be right by
