@@ -71,8 +71,10 @@ SLOW = {
     *("bundle", "damaged_inputs", "grading", "light_install", "ray_examples"),
     *("class_bucket", "sharing"),
     *(
+        "alone",
         "dead_workers",
         "endings",
+        "epochs",
         "first_version",
         "hang",
         "hooks",
@@ -110,6 +112,8 @@ DEEP = {
     "fault_injection": ("test_wrong_use",),
     "campaign": (),
     "hang": (),
+    "epochs": (),
+    "alone": (),
     "streams": (),
     # of each engine one real run with its panel, and one Stop
     "ray_reporting": (
@@ -209,6 +213,7 @@ TOUCHED = {
     "labkit/cluster/": (*_KILLS, "preload", "endings", "dead_workers", "other_clusters"),
     "labkit/check.py": ("other_clusters",),
     "labkit/panel/": (*_PANELS, "light_install", "ray_examples"),
+    "labkit/worker/": (*_PANELS, "epochs", "alone", "light_install", "ray_examples"),
     "labkit/display/": ("sweep_browser", "validation_browser", "accessibility"),
     "labkit/train/": (
         "ray_reporting",

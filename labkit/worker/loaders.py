@@ -23,8 +23,8 @@ def notes_on(loader: Any, prepared: Any) -> Iterator[str]:
     if loader.batch_size is None and loader.batch_sampler is not None:
         yield (
             f"prepare_data_loader drops {_name(loader.batch_sampler)}: the loop gets single rows without a "
-            "batch dimension. Give the loader batch_size instead, or deal the batches to the ranks "
-            "yourself and write prepare_data_loader(loader, add_dist_sampler=False)"
+            "batch dimension. Give the loader batch_size instead, or deal the batches to the ranks yourself "
+            "and write prepare_data_loader(loader, add_dist_sampler=False)"
         )
     elif _chooses_rows(loader):
         yield _replaced(loader)

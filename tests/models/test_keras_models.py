@@ -80,9 +80,63 @@ def test_a_model_of_one_worker_is_refused_in_two(model, monkeypatch):
     assert "with strategy.scope()" in caught.value.fix
 
 
+ON_TORCH = """
+import sys
+import numpy as np
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"tensorflow", "tf_keras", *sys.argv[1:]}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Nothing())
+from labkit.errors import LabError
+from labkit.panel import Panel
+from labkit.panel.reporters import NullReporter
+try:
+    from labkit.keras import PanelCallback
+except LabError as error:
+    print(error)
+    raise SystemExit
+import keras
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile(optimizer="sgd", loss="mse")
+x, y = np.ones((60, 4), "float32"), np.ones((60, 1), "float32")
+for rows in (16, None):
+    with Panel("keras", epochs=2, reporter=NullReporter()) as panel:
+        follow = PanelCallback(rows_per_step=rows, report={"loss": "loss"})
+        model.fit(x, y, epochs=2, batch_size=16, verbose=0, callbacks=[follow])
+    worker, record = panel.state.workers[0], panel.state.to_record()
+    print(worker.made, worker.rows, len(record["history"]), record["rows_per_second"] is None)
+"""
+
+
+def test_keras_on_torch_without_tensorflow(tmp_path):
+    environment = {**os.environ, "KERAS_BACKEND": "torch", "LABKIT_HOME": str(tmp_path)}
+    environment.pop("TF_USE_LEGACY_KERAS", None)
+
+    def run(*without):
+        command = [sys.executable, "-c", ON_TORCH, *without]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+    done = run()
+    assert done.stdout.splitlines() == ["8 128 2 False", "8 0 2 True"], done.stderr
+    assert "could not follow a fit of Keras" in run("keras").stdout
+
+
 def test_all_of_it_works_with_keras_2(root):
     """In this process it is tested with Keras 3. What is followed in lesson 04 is Keras 2."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not keras_2"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        __file__,
+        "-k",
+        "not keras_2 and not on_torch",
+    ]
     environment = {**os.environ, **KERAS_2}
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout[-3000:]

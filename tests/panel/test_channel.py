@@ -174,3 +174,42 @@ def test_a_sender_that_has_nothing_to_send_hangs_up_and_begins_again(sender, hea
         sender.send({"n": n})
         heard.after(n)
         until(lambda: sender._thread is None)
+
+
+def test_an_event_that_comes_while_a_delivery_fails_is_kept():
+    class Failing:
+        """An address that breaks off while another thread sends."""
+
+        @contextlib.contextmanager
+        def connected(self):
+            def deliver(messages):
+                sender.send({"n": 2})
+                raise OSError("gone")
+
+            yield deliver
+
+    sender = Sender(Failing())
+    unsent = sender._unsent
+    sender.send({"n": 1})
+    until(lambda: sender._silent_until and sender._thread is None)
+    unsent.append(b'{"n":3}')  # by a thread that was about to append when the delivery failed
+    assert list(sender._unsent) == [b'{"n":1}', b'{"n":2}', b'{"n":3}']
+    full = channel._QUEUE_SIZE
+    sender = Sender(Failing())
+    for number in range(full + 5):
+        sender._unsent.append(str(number).encode())
+    sender.send({"n": "last"})
+    until(lambda: sender._silent_until and sender._thread is None)
+    assert len(sender._unsent) == full and sender._unsent[-1] == b'{"n":2}'
+
+
+def test_a_report_does_not_wait_for_the_next_delivery(listener, heard, monkeypatch):
+    """A worker may be killed as soon as Ray has its report."""
+    monkeypatch.setattr(channel, "_PAUSE", 1000.0)
+    sender = Sender(listener.address)
+    sender.send({"kind": "step"})
+    heard.after(1)
+    sender.send({"kind": "step"})
+    sender.send({"kind": "report"})
+    assert [event["kind"] for event in heard.after(3)] == ["step", "step", "report"]
+    assert sender.flush()

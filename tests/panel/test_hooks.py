@@ -2,19 +2,24 @@
 
 import contextlib
 import itertools
+import math
 import subprocess
 import sys
 import threading
+from decimal import Decimal
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from ray.train.torch.train_loop_utils import _WrappedDataLoader
+from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import _TrainingResultState
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from labkit.errors import LabError
 from labkit.worker import Tracker, hooks
 from labkit.worker.hooks import following
 
@@ -478,3 +483,77 @@ def test_a_loop_by_lightning(tracker, events):
         seen = by_lightning(loaders)
     assert all(map(torch.equal, alone, seen))
     assert [(e["step"], e["total"], e["rows"]) for e in epochs_of(events)] == [(3, 3, 36)] * 2
+
+
+# -- metrics that Ray can't keep ------------------------------------------------------------------------
+
+KEPT = (
+    1,
+    0.5,
+    True,
+    None,
+    "a",
+    math.nan,
+    np.float64(0.5),
+    [np.float64(1)],
+    {"a": (1, {2})},
+    {1: 2},
+    Decimal("1.5"),
+)
+REFUSED = {  # the metric, its name in the error, and the fix
+    "float32": (np.float32(0.5), "'m'", "float(value)"),
+    "int64": (np.int64(3), "'m'", "float(value)"),
+    "bool": (np.bool_(True), "'m'", "float(value)"),
+    "array of one": (np.array(1.5), "'m'", "float(value)"),
+    "array": (np.zeros((3, 3)), "'m'", "value.tolist()"),
+    "tensor": (torch.ones(2), "'m'", "value.tolist()"),
+    "tensor of one": (torch.tensor(1.0), "'m'", "float(value)"),
+    "nested": ({"a": [1, np.float32(1)]}, "'m'['a'][1]", "float(value)"),
+    "a key": ({np.int64(3): 1}, "'m'", "float(value)"),
+    "an object": (object(), "'m'", "str(value)"),
+}
+
+
+@pytest.mark.parametrize("value", KEPT, ids=str)
+def test_what_ray_keeps_with_a_checkpoint_is_reported(value):
+    hooks.refuse_what_json_lacks({"epoch": 1, "m": value})
+    _TrainingResultState(checkpoint_dir_name="c", metrics={"m": value}).json()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_ends_rays_controller_is_refused_at_the_report(name):
+    value, where, fix = REFUSED[name]
+    with pytest.raises(ValueError, match="serializ"):
+        _TrainingResultState(checkpoint_dir_name="c", metrics={"m": value}).json()
+    with pytest.raises(LabError) as caught:
+        hooks.refuse_what_json_lacks({"epoch": 1, "m": value})
+    assert where in str(caught.value) and fix in caught.value.fix
+
+
+def test_a_loop_without_a_loader_may_report_twice_an_epoch(tracker, events):
+    hand = Hand()
+    with following(tracker):
+        for epoch in (0, 0, 1, 1):
+            hand.epoch()
+            hand.loss((X, X[:, :1])).backward()
+            hand.step()
+            hooks.current().report({"epoch": epoch})
+    assert len([event for event in epochs_of(events) if event["step"]]) == 3  # the last one has no report
+    reports = [event for event in events if event["kind"] == "report"]
+    assert [event["epoch"] for event in reports] == [0, 0, 1, 1]
+    assert all("passes" not in event for event in reports)
+
+
+def test_a_report_tells_how_many_passes_are_over_and_what_was_made_since(tracker, events):
+    hand = Hand()
+    with following(tracker):
+        hooks.current().report({"loss": 1.0})  # of the untrained model
+        for _ in range(2):
+            hand.epoch()
+            for number, batch in enumerate(loader()):
+                hand.step(batch)
+                if number == 2:
+                    hooks.current().report({"loss": 1.0})
+            hooks.current().report({"loss": 1.0})
+    places = [(event.get("passes"), event.get("step")) for event in events if event["kind"] == "report"]
+    assert places == [(None, None), (0, 3), (1, 0), (1, 3), (2, 0)]

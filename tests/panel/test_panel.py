@@ -143,6 +143,22 @@ def test_a_home_that_cannot_be_written_does_not_fail_the_run(tmp_path):
 # -- once more, twice, and wrongly ----------------------------------------------------------------------
 
 
+def test_a_panel_that_cannot_begin_says_why_and_leaves_no_record(settings, monkeypatch):
+    def fails(_):
+        raise OSError("no such reporter")
+
+    panel = Panel("run", settings=settings)
+    monkeypatch.setattr("labkit.panel.base.choose", fails)
+    with pytest.raises(OSError, match="no such reporter"), panel:
+        pass
+    assert records.find(settings.home) == [] and LivePanel.current() is None
+    assert not list(settings.home.glob("runs/*/*"))
+    monkeypatch.undo()
+    with panel:
+        train(panel)
+    assert panel.state.status == "finished"
+
+
 def test_a_second_run_is_a_new_one(panel, settings):
     with panel:
         train(panel)

@@ -1,4 +1,4 @@
-"""Rows are counted by what a loader knows, for any form of batch; where it knows nothing, none are shown."""
+"""Rows are counted by what a loader knows, whatever its batches look like; else none are shown."""
 
 import itertools
 

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from labkit.panel.drawing import snapshot
 from labkit.panel.training import DECIDED, TrainingRun
 from runs_told import T0, Run
 
@@ -270,3 +271,133 @@ def test_validations_on_the_time_axis(run):
         ("1", 16, 26, "timed out"), ("2", 21, 22, "failed"), ("4", 30, 40, ""),
     ]  # fmt: skip
     assert run.state.checkpoints[1].reason == "ValueError: no rows"
+
+
+# -- where a loop is when it reports --------------------------------------------------------------------
+
+
+def test_a_step_of_the_next_epoch_may_overtake_a_report():
+    """A report says how many passes were over when it was made, so the order of arrival doesn't count."""
+    for first in (0, 1):
+        run = Run(epochs=3, engine="Ray Train")
+        for epoch in (0, 1, 2):
+            run.epoch(epoch, epoch * 10, total=10)
+        for epoch in (0, 1, 2):
+            run("report", 40, metrics={"epoch": epoch + first, "loss": 1.0}, passes=epoch + 1, step=0)
+            run.saved(epoch + first, 41)
+        assert [one["epoch"] for one in run.state.history] == [0, 1, 2] and run.state.fraction() == 1.0
+        assert [one.label for one in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
+
+
+# Each: reports as (epoch, passes that were over, steps since), and the epochs, from 0.
+COUNTED = {
+    "from 0": ([(0, 1, 0), (1, 2, 0), (2, 3, 0)], [0, 1, 2]),
+    "from 1": ([(1, 1, 0), (2, 2, 0), (3, 3, 0)], [0, 1, 2]),
+    "from 0, twice an epoch": ([(0, 0, 5), (0, 1, 0), (1, 1, 5), (1, 2, 0)], [0, 0, 1, 1]),
+    "from 1, twice an epoch": ([(1, 0, 5), (1, 1, 0), (2, 1, 5), (2, 2, 0)], [0, 0, 1, 1]),
+    "from 0, in the last step": ([(0, 0, 10), (1, 1, 10)], [0, 1]),
+    "halves": ([(0.5, 0, 5), (1.0, 1, 0), (1.5, 1, 5), (2.0, 2, 0)], [0, 0, 0.5, 1]),
+    "halves, from the first step on": ([(0.0, 0, 1), (0.5, 0, 5), (1.0, 1, 0)], [0, 0, 0]),
+    "whole ones of fractions": ([(1.0, 1, 0), (1.5, 1, 5), (2.0, 2, 0)], [0, 0.5, 1]),
+    "two passes an epoch, from 0": ([(0, 2, 0), (1, 4, 0), (2, 6, 0)], [0, 1, 2]),
+    "two passes an epoch, from 1": ([(1, 2, 0), (2, 4, 0), (3, 6, 0)], [0, 1, 2]),
+    "every second epoch, from 0": ([(1, 2, 0), (3, 4, 0)], [1, 3]),
+    "every second epoch, from 1": ([(2, 2, 0), (4, 4, 0)], [1, 3]),
+    "the untrained model, from 0": ([(0, 0, 0), (0, 1, 0), (1, 2, 0)], [0, 0, 1]),
+    "the untrained model is 0": ([(0, 0, 0), (1, 1, 0), (2, 2, 0)], [0, 0, 1]),
+    "no epoch": ([(None, 1, 0), (None, 2, 0), (None, 2, 0)], [0, 1, 1]),
+    "no epoch, twice an epoch": ([(None, 0, 5), (None, 1, 0), (None, 1, 5)], [0, 0, 1]),
+    "no number": ([("one", 1, 0), (math.nan, 2, 0), (True, 3, 0)], [0, 1, 2]),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_however_a_loop_counts(name):
+    reports, epochs = COUNTED[name]
+    run = Run(engine="Ray Train").epoch(0, 1, total=10).epoch(1, 11, total=10)
+    for epoch, passes, step in reports:
+        metrics = {"loss": 1.0} if epoch is None else {"loss": 1.0, "epoch": epoch}
+        run("report", 30, metrics=metrics, passes=passes, step=step)
+    assert [one["epoch"] for one in run.state.history] == epochs
+    run.state.fill(T0 + 31)
+    for curve in run.state.plot.curves:
+        assert [x for x, _ in curve.points] == sorted(x for x, _ in curve.points)
+
+
+def test_fractions_are_places_on_the_axis_and_in_all_words():
+    run = Run(engine="Ray Train", epochs=2).epoch(0, 1, total=10).epoch(1, 11, total=10)
+    for epoch in (0.5, 1.0, 1.5, 2.0):
+        passes, step = int(epoch), int(epoch % 1 * 10)
+        run("report", 30, metrics={"epoch": epoch, "loss": 1.0}, passes=passes, step=step)
+        run.saved(epoch, 30)
+    run.state.fill(T0 + 31)
+    assert [x for x, _ in run.state.plot.curves[-1].points] == [0.5, 1.0, 1.5, 2.0]
+    labels = ["epoch 0.5", "epoch 1", "epoch 1.5", "epoch 2"]
+    assert [one.label for one in run.state.checkpoints] == labels
+    assert [line.partition("/2 · ")[0] for key, line in run.state.news if key[0] == "report"] == labels
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "earlier"),
+    [
+        ([(0, 0), (1, 1), (2, 2)], 3),
+        ([(0, 1), (1, 2), (2, 3)], 3),
+        ([(2, 2)], 3),  # the others were deleted
+        ([(2, 3)], 3),
+        ([(1, 1), (3, 3)], 4),  # every second epoch, from 0
+        ([(1, 0), (3, 1)], 2),  # two reports an epoch, from 0 and from 1
+        ([(1, 1), (3, 2)], 2),
+        ([(0, 0.5), (1, 1.0), (2, 1.5)], 1),
+        ([(0, None), (1, None)], 2),
+        ([(0, "x"), (1, math.nan), (2, [1])], 3),
+        ([], 0),
+    ],
+)
+def test_how_many_epochs_an_earlier_run_has_made(checkpoints, earlier):
+    run = Run(epochs=9, engine="Ray Train")
+    run.state.goes_on_after((number, {"epoch": epoch}) for number, epoch in checkpoints)
+    assert run.state.earlier == earlier
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_resumed_loop_keeps_its_numbers_and_its_bar(first):
+    run = Run(epochs=6, engine="Ray Train")
+    run.state.goes_on_after([(number, {"epoch": number + first}) for number in range(3)])
+    for epoch in (3, 4, 5):
+        run.epoch(epoch - 3, epoch * 10, total=10)
+        run("report", epoch * 10 + 6, metrics={"epoch": epoch + first}, passes=epoch - 2, step=0)
+        run.saved(epoch + first, epoch * 10 + 7)
+    run.state.fill(T0 + 60)
+    assert [one["epoch"] for one in run.state.history] == [3, 4, 5]
+    assert [one.label for one in run.state.checkpoints] == ["epoch 4", "epoch 5", "epoch 6"]
+    assert run.state.progress == (1.0, "epoch 6 of 6 · step 10 of 10 · nearly done")
+
+
+def test_a_checkpoint_is_of_its_own_report_though_others_have_come_since():
+    run = Run(engine="Ray Train")
+    for epoch in (0, 1, 2):
+        run("saved", epoch=epoch + 1, step=10 * epoch)(
+            "report", metrics={"loss": 1.0}, passes=epoch + 1, step=0
+        )
+    for epoch in (0, 1, 2):
+        run("checkpoint", path=f"/c/{epoch}", status="committed", metrics={"loss": 1.0})
+    assert [one.label for one in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
+
+
+def test_a_report_of_a_process_that_is_gone_comes_too_late(run):
+    run("worker", pid=100)("worker", pid=200)("report", pid=100, metrics={"loss": 1.0}, passes=2, step=0)
+    assert run.state.history == []
+
+
+def test_rows_that_nobody_knows_are_not_shown(run):
+    run.step(1, step=1, rows=None).step(2, step=9, rows=None, seconds=4.0, waiting=1.0)
+    run.state.fill(T0 + 3)
+    assert run.state.to_record()["rows_per_second"] is None
+    assert [name for _, name in run.state.tiles] == ["waiting for data"]
+    assert run.state.waiting_share() == 0.25  # that is known
+
+
+def test_before_a_first_event_nothing_was_heard_since_the_start(run):
+    run.state.hang = ["no word of a rank"]
+    assert run.state.heard_at == T0
+    assert "nothing heard for 70 s" in snapshot(run.state, T0 + 70).html

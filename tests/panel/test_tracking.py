@@ -176,6 +176,16 @@ def test_prints_go_on_and_are_sent_once_per_line(listener, heard, stdout):
     assert heard.of_kind("report")[0]["metrics"] == {"loss": 1.0}
 
 
+def test_a_last_line_without_an_end_is_sent(listener, heard, stdout):
+    stdout.install()
+    with worker(listener):
+        print("first")
+        print("\rstep 1", end="")
+        print("\rstep 2 of 2", end="")
+    listener.close(90)
+    assert [event["text"] for event in heard.of_kind("print")] == ["first", "step 2 of 2"]
+
+
 def test_a_warning_for_who_wrote_the_function_is_sent_by_rank_0(listener, heard, monkeypatch, recwarn):
     before = warnings.showwarning
     warnings.simplefilter("always")

@@ -240,3 +240,28 @@ def test_a_run_that_reported_counts_alone_ends_without_an_empty_plot():
         run("report", 10 * step, metrics={"step": step, "workers": 2})
     assert list(checked(live(run)).iter("svg"))
     assert not list(checked(summary(run).partition("</style>")[2]).iter("svg"))
+
+
+def test_of_validated_checkpoints_the_validated_metric_is_shown_and_named():
+    run = Run(engine="Ray Train", epochs=3)
+    for epoch in range(3):
+        run.epoch(epoch, 10 * epoch, seconds=5)
+        run("report", 10 * epoch + 6, metrics={"epoch": epoch, "loss": 0.2, "val_accuracy": 0.99})
+        run.saved(epoch, 10 * epoch + 7, val_accuracy=0.99).saved(epoch, 10 * epoch + 7, "pending")
+    said = words(live(run, 30))
+    assert "0.990 val_accuracy, reported" in said and "0.200 loss, reported" in said
+    run.decided(0, 31, val_accuracy=0.5).decided(1, 32, "failed")
+    said = words(live(run, 33))
+    assert "0.500 val_accuracy, validated" in said and "0.990 val_accuracy," not in said
+    said = words(summary(run, at=40))
+    assert "reported loss 0.200 · validated val_accuracy 0.500" in said
+
+
+def test_a_run_whose_loop_reports_the_epoch_alone_has_its_table_of_checkpoints():
+    run = Run(engine="Ray Train", epochs=2)
+    for epoch in range(2):
+        run("report", 10 + epoch, metrics={"epoch": epoch})
+        run("checkpoint", 12, path=f"/c/{epoch}", bytes=1000, status="pending", metrics={"epoch": epoch})
+        run("checkpoint", 30, path=f"/c/{epoch}", status="timed out", metrics={"epoch": epoch})
+    said = words(summary(run, at=40))
+    assert "epoch 2 1.0 kB" in said and "✕ timed out" in said

@@ -220,3 +220,22 @@ def test_a_panel_records_code_seed_and_data(tmp_path):
     assert "def test_a_panel_records_code_seed_and_data" in found[0].code
     assert (found[0].seed, found[0].config["rows"], found[1].seed) == (7, "list of 100", 3)
     assert found[0].versions["python"] and found[0].host["cpus"]
+
+
+@pytest.mark.parametrize(
+    ("history", "epochs"),
+    [
+        ([0, 1, 2], 3),
+        ([0, 0, 1, 1], 2),  # two reports an epoch
+        ([0, 0, 0.5, 1, 1.5, 2], 3),  # every half epoch
+        ([3, 4], 2),  # of a run that went on
+        ([], 0),
+    ],
+)
+def test_epochs_are_counted_once(history, epochs):
+    assert record(history=[{"epoch": epoch} for epoch in history]).epochs == epochs
+
+
+@pytest.mark.parametrize("epoch", [None, "last", math.nan, math.inf])
+def test_entries_without_an_epoch_count_one_by_one(epoch):
+    assert record(history=[{"epoch": epoch}, {"loss": 1.0}, {"epoch": 0}]).epochs == 3
