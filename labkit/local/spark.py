@@ -10,6 +10,7 @@ supervisor find it (`labkit.local.family`).
 """
 
 import contextlib
+import json
 import os
 import secrets
 import socket
@@ -87,7 +88,9 @@ def prepare(*, settings: Settings | None = None) -> None:
         options = {**_DEFAULTS, "spark.authenticate.secret": secrets.token_hex(32)}
         lines = "".join(f"{name} {value}\n" for name, value in options.items())
         private_file(folder / "conf" / "spark-defaults.conf", lines)
-        logging = _LOGGING.format(file=folder / "logs" / "driver.log")
+        # Java reads properties as ASCII with the escapes of JSON.
+        log = json.dumps(str(folder / "logs" / "driver.log"))[1:-1]
+        logging = _LOGGING.format(file=log)
         (folder / "conf" / "log4j2.properties").write_text(logging)
     except OSError as error:
         raise LabError(f"prepare {folder} for Spark", str(error), OTHER_HOME) from error

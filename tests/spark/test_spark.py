@@ -109,6 +109,15 @@ def test_an_old_spark_and_another_python_are_replaced(home):
     until(lambda: not family.groups(home))  # a script that just ends leaves nothing
 
 
+def test_a_home_with_a_space_and_an_umlaut(home):
+    spaced = home / "mein Läbor"
+    done = python(SESSION.replace("local[1]", "local-cluster[1,1,1024]"), LABKIT_HOME=str(spaced))
+    assert "rows 3" in done.stdout and done.returncode == 0, done.stdout
+    (log,) = spaced.glob("spark/*/logs/driver.log")
+    assert log.is_file()
+    until(lambda: not family.groups(spaced))
+
+
 def test_a_home_that_cannot_be_written_to(home, variables):
     with contextlib.suppress(FileNotFoundError):
         (home / "spark").rename(home / "before")
