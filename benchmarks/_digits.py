@@ -8,8 +8,10 @@ then takes one value per pixel from there, at positions that are rotated, scaled
 """
 
 import functools
+import io
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -92,3 +94,16 @@ def _glyph(font: str, digit: int) -> np.ndarray:
     ImageDraw.Draw(picture).text(middle, text, fill=255, font=large)
     # The mean over one pixel of the result, so that one value per pixel leaves no steps.
     return np.asarray(picture.filter(ImageFilter.BoxBlur((_FINE - 1) / 2)))
+
+
+def upload(data: Dataset, store: Any, path: str) -> None:
+    """Send each image as a PNG object ``PATH/LABEL/ROW.png``; the first part of the path is a bucket."""
+    from PIL import Image
+
+    store.bucket(path.partition("/")[0])
+    objects = {}
+    for row, (image, label) in enumerate(zip(data.images, data.labels, strict=True)):
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, "PNG")
+        objects[f"{path}/{label}/{row:05}.png"] = file.getvalue()
+    store.files.pipe(objects)

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _throughput
+from benchmarks._digits import rendered, upload
 from benchmarks._paired import Found, measure
-from course import datasets
 from labkit.local import cluster, storage
 from labkit.settings import Settings
 
@@ -211,8 +211,8 @@ def main() -> None:
         from labkit.data import quiet
 
         quiet()
-        data, prefix = datasets.load("rendered", "train", n=options.rows), f"streams-{options.rows}"
-        storage.upload(data, store, "benchmarks", prefix=prefix)
+        data, prefix = rendered(options.rows), f"streams-{options.rows}"
+        upload(data, store, f"benchmarks/{prefix}")
         access_key, secret_key = store.read_keys()
         client = {"endpoint_override": store.endpoint, "access_key": access_key, "secret_key": secret_key}
         files = S3FileSystem(**client)

@@ -20,13 +20,27 @@
 # This cell starts the cluster, this time with only 100 MB for Ray's object store, and uploads 513 images, one PNG object each. The odd number is on purpose.
 
 # %%
+import io
+
+import PIL.Image
 from course import datasets
 from labkit.local import cluster, storage
 
 lab = cluster.start(object_store_bytes=100_000_000)
 store = storage.start()
 digits = datasets.load("digits", "train", n=513)
-storage.upload(digits, store, "lab-03c", prefix="images")
+
+
+def png(image):
+    file = io.BytesIO()
+    PIL.Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+store.bucket("lab-03c")
+store.files.pipe(
+    {f"lab-03c/images/{digits.labels[row]}/{row:05}.png": png(digits.images[row]) for row in range(513)}
+)
 
 # %% [markdown]
 # Up to the plan it's lesson 02: list the names, fetch an image, scale a batch. Each row also has an `id`, the number in its name, so that we can count rows later. And the label is a 32-bit integer, as it often is in files.
@@ -252,9 +266,13 @@ assert of_rank_0[0] == of_rank_0[1]
 # There are five ways to shuffle, with very different prices. To compare them, we need more data. This cell uploads the same rows as 16 Parquet files, sorted by label, and `enlarge` makes each image five times as high and as wide: 40 MB in all.
 
 # %%
+import pyarrow.parquet
+
 ray.data.DataContext.get_current().use_datasource_v2 = False  # as in lesson 02
 by_label = digits[np.argsort(digits.labels, kind="stable")][:512]
-storage.upload_shards(by_label, store, "lab-03c", prefix="rows", rows_per_shard=32)
+for part in range(16):
+    rows = by_label[32 * part : 32 * part + 32].to_arrow()
+    pyarrow.parquet.write_table(rows, f"lab-03c/rows/part-{part:05}.parquet", filesystem=store.filesystem)
 
 
 def parquet(**options):

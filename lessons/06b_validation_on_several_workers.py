@@ -31,22 +31,25 @@ store = storage.start()
 # There are 2,000 images to train with and 3,001 to validate with, as Parquet files in the store. The odd number is there on purpose.
 
 # %%
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 
 
-def write(name, digits, files=4):
+def write(name, digits, count, files=4):  # each image several times, moved by up to a pixel
+    numbers = np.random.default_rng(0)
+    chosen, shifts = numbers.integers(len(digits), size=count), numbers.integers(-1, 2, size=(count, 2))
+    moved = np.stack([np.roll(digits.images[chosen[i]], shifts[i], axis=(0, 1)) for i in range(count)])
     for number in range(files):
-        part = digits[number::files]
-        images = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(part.images.reshape(len(part), 784))
-        rows = {"image": images, "label": part.labels}
+        images = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(moved[number::files].reshape(-1, 784))
+        rows = {"image": images, "label": digits.labels[chosen[number::files]]}
         with store.filesystem.open_output_stream(f"{folder}/{name}/{number}.parquet") as file:
             pyarrow.parquet.write_table(pyarrow.table(rows), file)
 
 
 folder = store.storage_path("lab-06b")
-write("train", datasets.load("rendered", "train", n=2000))
-write("valid", datasets.load("rendered", "test", n=3001))
+write("train", datasets.load("digits", "train"), 2000)
+write("valid", datasets.load("digits", "test"), 3001)
 
 # %%
 import ray.data

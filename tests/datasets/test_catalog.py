@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -39,28 +38,6 @@ def test_the_digits_ship():
 def run(code: str, folder: Path, *options: str, **env: str) -> subprocess.CompletedProcess:
     command, variables = [sys.executable, *options, "-c", code], {**os.environ, **env}
     return subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=250)
-
-
-def test_an_installed_package_has_the_data(tmp_path):
-    """Not from the checkout: a wheel is built offline, unpacked and used."""
-    copy = tmp_path / "copy"
-    for name in ("labkit", "datasets"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md"):
-        shutil.copy(ROOT / name, copy)
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "."]
-    command += ["--wheel-dir", tmp_path]
-    subprocess.run(command, cwd=copy, check=True, capture_output=True, timeout=250)
-    zipfile.ZipFile(*tmp_path.glob("*.whl")).extractall(tmp_path / "site")
-    files = tmp_path / "site" / "labkit" / "datasets" / "files"
-    shipped = {path.name for path in SHIPPED.iterdir() if path.suffix not in (".py", "")}
-    assert {path.name for path in files.iterdir()} == shipped
-    assert not (tmp_path / "site" / "datasets").exists()  # that would be Hugging Face's
-    code = (
-        "from course.datasets import load, shipped; print(len(load('digits', 'test')), shipped('README.md'))"
-    )
-    said = run(code, tmp_path, PYTHONPATH=str(tmp_path / "site"))
-    assert said.stdout == f"360 {files / 'README.md'}\n", said.stderr[-2000:]
 
 
 def test_a_node_with_the_package_alone_says_how_to_get_the_data(tmp_path):

@@ -110,7 +110,6 @@ BATCHES = {
             {"        local_shuffle_buffer_size=4 * batch_size,\n        local_shuffle_seed=epoch,\n": ""},
             "in the order of the data set",
         ),
-        ({"buffer_size=4 * batch_size": "buffer_size=batch_size + 1"}, "the buffer is too small"),
         ({'batch["image"] / 255, ': ""}, "a pair (x, y) is expected"),
         ({"batch_size=batch_size,": "batch_size=batch_size // 2,"}, "are asked for"),
         ({"yield ": "return "}, "is expected"),

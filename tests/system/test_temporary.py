@@ -31,8 +31,10 @@ def home():
 def test_what_the_lab_starts_can_listen_in_its_folder(home, tmp_path, monkeypatch, kind):
     for name in ("TMPDIR", "TEMP", "TMP"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / ("slurm-job-" + "4" * 60 if kind in ("long", "of TMP") else "some")
+    place = home if kind == "relative" else tmp_path  # a short path stays
+    place.mkdir(exist_ok=True)
+    monkeypatch.chdir(place)
+    folder = place / ("slurm-job-" + "4" * 60 if kind in ("long", "of TMP") else "some")
     if kind == "a file":
         folder.touch()
     elif kind != "gone":

@@ -20,6 +20,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
 import lesson
+from benchmarks._digits import upload
 from course import datasets
 from labkit.local import storage
 from verdicts import _cells, solution
@@ -36,7 +37,7 @@ def taught(lab):
     """The names of the lesson's cells: those that define functions, with an own store."""
     store = storage.start()
     data = datasets.load("digits", "train", n=ROWS)
-    storage.upload(data, store, "lab-03c", prefix="images")
+    upload(data, store, "lab-03c/images")
     space = {"__name__": "taught", "store": store, "digits": data, "batches": solution("03c-2")[0]}
     wanted = (
         "from pyarrow.fs",
