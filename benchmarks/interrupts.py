@@ -136,7 +136,7 @@ for line in iter(sys.stdin.readline, ""):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the call has ended: this one came too late
     print("\\0" + json.dumps(said), flush=True)
 """
-_SETUP = "import json, os, sys, threading, time\nimport psutil\nfrom labkit import cluster, storage"
+_SETUP = "import json, os, sys, threading, time\nimport psutil\nfrom labkit.local import cluster, storage"
 # What a process holds, of what an interrupted call may have left.
 _HELD = """
 held = [f"thread {one.name}" for one in threading.enumerate() if not one.daemon]

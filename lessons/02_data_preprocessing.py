@@ -137,7 +137,7 @@ assert secret_key.encode() not in pickle.dumps(store.filesystem)
 # The keys are in there, in plain text, and they go wherever the function goes. That's fine on your laptop, but on a shared cluster, let each machine find its own keys. The lab's `store.filesystem` works that way: it reads the same objects, and each worker
 # gets the keys from a file that only you can read.
 #
-# `store.filesystem` is also what the lab *writes* with. It's built on `s3fs`, because `pyarrow` uploads in pieces without announcing the length of the whole, which the lab's small server refuses for an object of any size. Amazon and MinIO accept it.
+# `store.filesystem` is also what the lab *writes* with. It's built on `s3fs`, because `pyarrow` uploads in pieces without announcing the length of the whole, which the lab's small server refuses for an object of any size, while Amazon and MinIO accept it.
 
 # %%
 ray.data.range(100).write_parquet("s3://lab-02/results", filesystem=store.filesystem)

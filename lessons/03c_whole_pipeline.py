@@ -285,11 +285,11 @@ def enlarge(batch):
 
 
 # %% [markdown]
-# - **files**: read the files in a random order.
-# - **blocks**: hand out blocks in a random order.
-# - **local buffer**: keep some rows in the worker, and draw each batch from them. This isn't part of the plan, but an argument of the iteration.
-# - **everything**: move every row to a random block.
-# - **names**: shuffle the list of names before anything is read.
+# - *files*: read the files in a random order.
+# - *blocks*: hand out blocks in a random order.
+# - *local buffer*: keep some rows in the worker, and draw each batch from them. This isn't part of the plan, but an argument of the iteration.
+# - *everything*: move every row to a random block.
+# - *names*: shuffle the list of names before anything is read.
 
 # %%
 from ray.data import FileShuffleConfig, RandomSeedConfig

@@ -151,7 +151,7 @@ check("04-1", batch_size, rows_by_mistake, updates_by_mistake)
 
 # %% [markdown]
 # ## Is it the same model?
-# You can check all of this with one comparison. Load the model from the checkpoint, which is a folder with the file `model.keras`, and train in this process with three different batch sizes. (Keras 2 wrote this file, and here Keras 2 reads it. Keras 3 refuses it, because of `input_shape`; a model without that argument can be read there with `load_model(…, compile=False)`.)
+# You can check all of this with one comparison. Load the model from the checkpoint, which is a folder with the file `model.keras`, and train in this process with three different batch sizes. Keras 2 wrote this file, and here Keras 2 reads it. Keras 3 refuses it, because of `input_shape`; a model without that argument can be read there with `load_model(…, compile=False)`.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** With which batch size does one process end with the weights of the two workers?
