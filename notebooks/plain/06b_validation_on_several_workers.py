@@ -55,9 +55,7 @@ def in_map_batches(checkpoint):
 
 
 torch.manual_seed(0)
-torch.save(
-    torch.nn.Linear(784, 10).state_dict(), f"{STORAGE}/model.pt"
-)
+torch.save(torch.nn.Linear(784, 10).state_dict(), f"{STORAGE}/model.pt")
 for way in (in_a_function, in_a_trainer, in_map_batches):
     begin, accuracy = time.perf_counter(), way(Checkpoint(STORAGE))
     print(f"{way.__name__}: {accuracy:.6f} in {time.perf_counter() - begin:.1f} s")
