@@ -197,14 +197,14 @@ measure("function", in_a_function)
 # ## Second way: a trainer that only evaluates
 # A `TorchTrainer` starts workers and connects them into a process group. They don't have to train: the loop below evaluates its shard, and the ranks combine what they counted. `rows` is there to look at.
 #
-# `MeanMetric` from torchmetrics does the exchange. `update` adds up on this rank; `compute` sums the totals *and* the counts of all ranks before it divides. So ranks may have different numbers of rows.
+# `MeanMetric` from torchmetrics does the exchange; `set_dtype` lets it add up in 64 bits. `update` adds up on this rank; `compute` sums the totals *and* the counts of all ranks before it divides. So ranks may have different numbers of rows.
 
 
 # %%
 def metric_of(part, checkpoint):
     from torchmetrics import MeanMetric
 
-    model, mean = load_model(checkpoint), MeanMetric()
+    model, mean = load_model(checkpoint), MeanMetric().set_dtype(torch.float64)
     for batch in part.iter_torch_batches(batch_size=250):
         mean.update(is_right(model, batch))
     rows = torch.tensor(float(mean.weight))
