@@ -60,17 +60,17 @@ OTHERS = {
         "ray.train.torch.train_loop_utils:_WrappedDataLoader.__iter__": "rows are one batch ahead",
         "ray.data.iterator:_IterableFromIterator.__iter__": "rows and waiting of a shard",
         "ray.train.v2._internal.execution.train_fn_utils:DistributedTrainFnUtils.report": "reports of a loop",
-        "ray.train.v2._internal.execution.train_fn_utils:LocalTrainFnUtils.report": "the same without workers",
+        "ray.train.v2._internal.execution.train_fn_utils:LocalTrainFnUtils.report": "the same alone",
         "torch.utils.data.dataloader:_BaseDataLoaderIter._next_index": "rows by the sampler's indexes",
     },
     "labkit/panel/tracking/rows.py": {
         "torch.utils.data.dataloader:_DatasetKind.Map": "rows by the sampler's indexes",
-        "torch.utils.data._utils.fetch:_IterableDatasetFetcher": "rows of a stream whose collate_fn is one's own",
+        "torch.utils.data._utils.fetch:_IterableDatasetFetcher": "rows of a stream with a collate_fn",
     },
     "labkit/panel/tracking/alone.py": {
         "accelerate.state:PartialState._shared_state": "workers that train alone are not told",
-        "torch.distributed.distributed_c10d:_world": "workers that train alone are not told",
-        "torch.distributed:ProcessGroup._get_sequence_number_for_group": "workers that train alone are not told",
+        "torch.distributed.distributed_c10d:_world": "the same",
+        "torch.distributed:ProcessGroup._get_sequence_number_for_group": "the same",
     },
     "labkit/panel/reporters.py": {
         "ipykernel.comm:Comm._reply_subshell_for": "a click on Stop waits for the cell's end",

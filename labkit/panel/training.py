@@ -235,7 +235,7 @@ class TrainingRun(Run):
         return self.fed and all(worker.counted for worker in self.workers.values())
 
     def rows_per_second(self) -> float:
-        """Rows per second of all workers together; 0 where nobody knows the rows."""
+        """Rows per second of all workers together; 0 where the rows are unknown."""
         return sum(worker.rows_per_second for worker in self.workers.values()) if self._knows_rows else 0.0
 
     def waiting_share(self) -> float | None:

@@ -277,7 +277,7 @@ def test_validations_on_the_time_axis(run):
 
 
 def test_a_step_of_the_next_epoch_may_overtake_a_report():
-    """A report says how many passes were over when it was made, so the order of arrival counts for nothing."""
+    """A report says how many passes were over when it was made, so the order of arrival does not count."""
     for first in (0, 1):
         run = Run(epochs=3, engine="Ray Train")
         for epoch in (0, 1, 2):

@@ -9,7 +9,7 @@ Events are JSON objects. All have ``kind`` and ``run``, and those of a worker ``
 - phase: ``name`` (loading, training).
 - step: ``epoch`` (from this process's first on), ``step``, ``total``, ``rows``, ``seconds``, ``waiting``,
   ``first_wait``, ``between``, ``metrics``, ``done``: counts within this epoch and worker; ``rows`` is None
-  where nobody knows them; ``ago``: seconds since its last step; ``made``: the steps of all epochs; ``fed``:
+  where they are unknown; ``ago``: seconds since its last step; ``made``: the steps of all epochs; ``fed``:
   whether there is a loader; ``memory`` and ``gpu_memory`` of its process in bytes.
 - saved: ``epoch`` and ``step``: epochs and steps of this process when it gave a checkpoint to Ray.
 - empty: this worker's loader had no batch.

@@ -342,7 +342,7 @@ class Follower:
             self._tracker.emit("saved", epoch=self._epochs, step=self._steps)
         if self._tracker.rank() == 0:
             sent = dict(metrics)
-            if not self._tracker.in_worker:  # it stays in this process, as it is
+            if not self._tracker.in_worker:  # it stays in this process, and no JSON is made of it
                 texts = {name: value for name, value in metrics.items() if isinstance(value, str | int)}
                 sent = numbers(metrics) | texts
             self._tracker.emit("report", metrics=sent, epoch=metrics.get("epoch"), **place)

@@ -1,4 +1,4 @@
-"""Count the rows of a batch by what its loader knows. A batch whose rows nobody knows has None.
+"""Count the rows of a batch by what its loader knows. A batch whose rows are unknown has None.
 
 A batch alone doesn't say how many rows it has: a tuple of images of different sizes, a list of sentences and
 a packed sequence have shapes that are no counts. So a count comes from
