@@ -105,7 +105,7 @@ DEEP = {
         "test_the_plain_script",
     ),
     "validation": (),
-    "epochs": ("test_epochs_are_those_of_the_loop[from 1-prepared]",),
+    "epochs": (),
     "tensorflow": (),
     "sweep_panel": ("test_a_grid_of_four_twice", "test_an_interrupt_ends_the_sweep"),
     "sweep_restore": (),

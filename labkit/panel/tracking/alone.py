@@ -54,7 +54,7 @@ def _accelerate_is_alone() -> bool:
 
 
 def _collectives() -> int:
-    """How many collectives the process groups of this process have run, whoever called them."""
+    """How many collectives the process groups of this process have run, of any caller."""
     world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     total = 0
     for group in list(world.pg_map) if world is not None else ():

@@ -50,7 +50,7 @@ _WEIGH_EVERY = 1.0  # seconds: the system counts pages for a tenth of a millisec
 _PAUSE = 0.2  # seconds between two events of a rank; a loss on a GPU is waited for only then
 _OF_ALL = 40  # events a second of all ranks but rank 0 together, since one process takes them in …
 _LONGEST = 2.0  # … but each rank's pause has at most these seconds
-_STEPS_ALONE = 200  # after so many steps without an exchange a worker trains alone; methods exist that wait
+_STEPS_ALONE = 200  # without an exchange, and a worker trains alone; some methods exchange rarely
 _KEPT = 64  # batches that a loader may draw from the one inside it before it gives the first
 _COUNTER = "_labkit_counter"  # an attribute of Ray Data's iterables
 
