@@ -29,7 +29,7 @@ from labkit.train import TrainPanel
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LAB = {"nodes": 1, "cpus_per_node": 4}
-NUMBERS = [float(number) for number in range(64)]
+NUMBERS = TensorDataset(torch.rand(64))
 DATA = TensorDataset(torch.rand(64, 4), torch.rand(64, 1))
 
 
@@ -242,7 +242,7 @@ def prepares(config):
         events.clear()
         with following(tracker, prepares):
             prepared = prepare_data_loader(loader, **options)
-        return [event["text"] for event in events if event["kind"] == "note"], next(iter(prepared)).shape
+        return [event["text"] for event in events if event["kind"] == "note"], next(iter(prepared))[0].shape
 
     told = {name: notes(DataLoader(NUMBERS, 8, sampler=make())) for name, (make, _) in SAMPLERS.items()}
     batches = BatchSampler(SequentialSampler(NUMBERS), 8, False)
