@@ -13,7 +13,6 @@ import sys
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.worker.hooks import numbers
 
 __all__ = ["PanelCallback"]
 
@@ -84,7 +83,7 @@ class PanelCallback(_callback_class()):
         if self._panel is not None and self._report:
             # Without validation data, or with `validation_freq=2`, an epoch has no val_accuracy.
             metrics = {name: logs[theirs] for name, theirs in self._report.items() if theirs in (logs or {})}
-            self._panel.report({"epoch": epoch, **numbers(metrics)})
+            self._panel.report({"epoch": epoch, **metrics})
 
 
 def _added_up(model: Any) -> int:

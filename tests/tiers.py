@@ -79,6 +79,7 @@ SLOW = {
         "hang",
         "hooks",
         "ray_reporting",
+        "rows",
         "streams",
         "tensorflow",
         "validation",

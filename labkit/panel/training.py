@@ -157,6 +157,7 @@ class TrainingRun(Run):
         self._first: int | None = None  # the number of the first epoch in them, 0 or 1, once that is known
         self._counts_fractions = False  # whether an epoch in them is how many are done, as 2.5
         self._evidence: list[tuple[int, float]] = []  # of `counted_from`
+        self._trained_from: int | None = None  # the first report that tells how far the loop is
         self._loop_notes: list[str] = []
 
     # -- what can be read off it --------------------------------------------------------------------
@@ -401,6 +402,8 @@ class TrainingRun(Run):
                 self.workers.began_again = False
                 self._go_back()
             passes += self.earlier + self._base[0]
+            if self._trained_from is None:
+                self._trained_from = len(self._reports)
         epoch = number_of(metrics.get("epoch") if epoch is None else epoch)
         report = Report(len(self._reports), epoch, passes, event.get("step", 0))
         self._reports.append(report)
@@ -456,10 +459,11 @@ class TrainingRun(Run):
         """Where a report is on the axis of epochs that are done."""
         if report.epoch is not None and self._counts_fractions:
             return report.epoch
+        is_untrained = report.number < (self._trained_from or 0) or not (report.passes or report.step)
+        if is_untrained and self._trained_from is not None:
+            return 0.0
         if report.passes is None or (report.epoch is None and self.counts_steps):
             return epoch + 1.0
-        if not report.passes and not report.step:
-            return 0.0
         if not report.step or epoch != report.position:
             return epoch + 1.0
         # While the length of the first epoch is unknown, it ends at the latest step.

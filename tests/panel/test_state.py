@@ -324,6 +324,15 @@ def test_however_a_loop_counts(name):
         assert [x for x, _ in curve.points] == sorted(x for x, _ in curve.points)
 
 
+@pytest.mark.parametrize("about", [{}, {"passes": 0, "step": 0}])
+def test_a_report_of_the_untrained_model_is_where_the_axis_begins(about):
+    run = Run(engine="Ray Train")("report", 1, metrics={"loss": 9.0, "epoch": 0}, **about)
+    run.epoch(0, 1, total=10)("report", 12, metrics={"loss": 1.0, "epoch": 1}, passes=1, step=0)
+    run.state.fill(T0 + 13)
+    assert run.state.plot.curves[-1].points == [(0.0, 9.0), (1.0, 1.0)]
+    assert [one["epoch"] for one in run.state.history] == [0, 0]
+
+
 def test_fractions_are_places_on_the_axis_and_in_all_words():
     run = Run(engine="Ray Train", epochs=2).epoch(0, 1, total=10).epoch(1, 11, total=10)
     for epoch in (0.5, 1.0, 1.5, 2.0):
