@@ -49,6 +49,7 @@ PARTS = {  # of the table of contents
         "benchmarks/README.md",
         "CHANGELOG.md",
         "docs/upstream.md",
+        "findings/README.md",
     ],
 }
 _OTHERS = [
@@ -58,6 +59,7 @@ _OTHERS = [
     "notebooks/AGENTS.md",
     "docs/**/*",
     "datasets/README.md",
+    "findings/*.sh",
     "notebooks/own_experiment/*.py",
     "notebooks/plain/*",
 ]

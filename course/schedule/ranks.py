@@ -70,19 +70,28 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
                 rank, *answers[rank] = arriving.next(timeout=1)
                 continue
             died = any(one.exitcode is not None for one in ranks)
-            if died or any(said for said, *_ in answers.values()):
+            if died or _causes(answers):
                 break
     silent = ", ".join(str(rank) for rank in range(world) if rank not in answers)
     if silent and died:
         fact = f"a process ended without a word, and there is no answer from rank {silent}"
-    elif failed := [f"rank {rank} {said}" for rank, (said, *_) in sorted(answers.items()) if said]:
-        fact = failed[0]
+    elif failures := _causes(answers) or _failures(answers):
+        fact = failures[0]
     elif silent:
         fact = f"there was no answer from rank {silent}"
     else:
         results = [pickle.loads(answers[rank][1]) for rank in range(world)]
         return Measured(results, max(seconds for *_, seconds in answers.values()))
     raise LabError(attempt, fact, "run it in the simulator, which explains a deadlock")
+
+
+def _failures(answers: dict[int, list]) -> list[str]:
+    return [f"rank {rank} {failure}" for rank, (failure, *_) in sorted(answers.items()) if failure]
+
+
+def _causes(answers: dict[int, list]) -> list[str]:
+    """Return the failures that caused the others: a rank that gives up closes its connections."""
+    return [failure for failure in _failures(answers) if "by peer" not in failure]
 
 
 def _rank(work: tuple[int, int, bytes, str, float]) -> tuple[int, str, bytes, float]:

@@ -33,7 +33,8 @@ def test_a_sweep_that_cannot_work_or_is_unfinished(lab, tmp_path, monkeypatch):
         run(tune.with_resources(lambda config: {"loss": config["lr"]}, {"CPU": 640}))
     with pytest.raises(NotAttempted):
         run(lambda config: tune.report({"loss": ... + config["lr"]}))
-    monkeypatch.setattr("labkit.cluster.current", lambda: None)  # else fit() would start a Ray of its own
+    # Without a refusal, fit() would start a Ray of its own.
+    monkeypatch.setattr("labkit.local.cluster.current", lambda: None)
     with pytest.raises(Wrong, match="no cluster is connected"):
         run(lambda config: {"loss": config["lr"]})
 

@@ -84,12 +84,20 @@ ON_TORCH = """
 import sys
 import numpy as np
 
-class Nothing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"tensorflow", "tf_keras", *sys.argv[1:]}:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+absent = {"tensorflow", "tf_keras", *sys.argv[1:]}
 
-sys.meta_path.insert(0, Nothing())
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        # None, as for a package that isn't installed: torch asks whether TensorFlow is there.
+        return None if name.partition(".")[0] in absent else self.finder.find_spec(name, path, target)
+
+sys.meta_path = [Without(finder) for finder in sys.meta_path]
 from labkit.errors import LabError
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter

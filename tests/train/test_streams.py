@@ -42,6 +42,7 @@ def taught(lab):
     wanted = (
         "from pyarrow.fs",
         "import io",
+        "import pyarrow.parquet",
         "import ray.data",
         "import my_loop",
         "def train_loop",
