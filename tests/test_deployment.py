@@ -32,6 +32,7 @@ SCHEMAS = {
     ".github/ISSUE_TEMPLATE/problem.yml": "github-issue-forms",
     ".github/workflows/ci.yml": "github-workflows",
     ".github/workflows/pages.yml": "github-workflows",
+    ".github/workflows/weekly.yml": "github-workflows",
     "docs/clusters/compose.yaml": "compose-spec",
     "docs/setups/compose.yaml": "compose-spec",
 }
