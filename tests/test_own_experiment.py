@@ -225,7 +225,8 @@ def test_a_table_and_a_run_of_it_that_was_killed_resumes(here, home):
     lost, resumed = runs.latest("table", state="lost"), runs.latest("table")
     assert resumed.storage_path == lost.storage_path
     epochs = [entry["epoch"] for entry in resumed.history]
-    assert epochs == list(range(epochs[0], 60)) and epochs[0] >= 4
+    # A report is shown at once, and its checkpoint is committed when Ray's controller looks again.
+    assert epochs == list(range(epochs[0], 60)) and epochs[0] >= 1
     # The test rows were measured with the best checkpoint, and only that and the latest are kept.
     assert resumed.metrics["rmse"] < 40
 

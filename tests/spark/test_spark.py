@@ -27,9 +27,9 @@ print("rows", session.range(3).count())
 """
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def variables():
-    """The environment as it was, afterwards."""
+    """The environment as it was, afterwards: a kernel that a test starts has none of what `prepare` set."""
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -85,7 +85,7 @@ THEIRS = {
 
 
 @pytest.mark.parametrize("theirs", THEIRS.values(), ids=THEIRS)
-def test_a_variable_of_another_tutorial_is_named_and_the_fix_works(home, variables, theirs):
+def test_a_variable_of_another_tutorial_is_named_and_the_fix_works(home, theirs):
     os.environ.update(theirs)
     with pytest.raises(LabError, match="another tutorial has set") as raised:
         spark.prepare()
@@ -94,7 +94,7 @@ def test_a_variable_of_another_tutorial_is_named_and_the_fix_works(home, variabl
     spark.prepare()
 
 
-def test_variables_that_are_not_in_the_way(home, variables):
+def test_variables_that_are_not_in_the_way(home):
     with socket.create_server(("127.0.0.1", 0)) as shell:
         os.environ["PYSPARK_GATEWAY_PORT"] = str(shell.getsockname()[1])
         os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 1g pyspark-shell"
@@ -118,7 +118,7 @@ def test_a_home_with_a_space_and_an_umlaut(home):
     until(lambda: not family.groups(spaced))
 
 
-def test_a_home_that_cannot_be_written_to(home, variables):
+def test_a_home_that_cannot_be_written_to(home):
     with contextlib.suppress(FileNotFoundError):
         (home / "spark").rename(home / "before")
     (home / "spark").touch()
