@@ -10,6 +10,9 @@ import build
 import lesson
 from labkit.errors import LabError
 
+pytestmark = pytest.mark.slow
+
+
 HEAD = """\
 # %% [markdown]
 # # 07 · A lesson

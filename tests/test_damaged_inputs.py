@@ -23,6 +23,9 @@ from labkit.local import family, supervision
 from labkit.local.object_server import read_keys, write_keys
 from labkit.runs.record import RunRecord, folder_of
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/runs/")]
+
+
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "25"))
 RANDOM = np.random.default_rng(0)
 PIECES = (b"\0", b"\xff", b"\x80\0\0\0", b"\x7f\xff\xff\xff", b"-1", b"NaN", b'"', b"\r\n", b",", b"[" * 9)

@@ -26,6 +26,9 @@ from labkit.local import supervision
 from labkit.machine import free_port
 from labs import until
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/panel/", "labkit/worker/")]
+
+
 ROOT = Path(__file__).resolve().parent.parent
 ENGINES = ("ray[train]", "torch")
 PROGRAM = """
@@ -139,6 +142,7 @@ def run(python: Path, code: str, home: Path, **more: str) -> subprocess.Complete
     return subprocess.run(command, env=variables, cwd=home, capture_output=True, text=True, timeout=800)
 
 
+@pytest.mark.each_change
 def test_it_is_small_and_has_no_upper_bounds(declared, wheel):
     assert not [line for line in declared if Requirement(line).specifier]
     # What pip brings beyond Ray and torch, with labkit itself: the issue's limit is 12 packages, 40 MB.

@@ -20,6 +20,9 @@ from PIL import Image
 from labkit import runs
 from labs import until
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("notebooks/own_experiment/")]
+
+
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "notebooks" / "own_experiment"
 LAB = {"cpus_per_node": 3}

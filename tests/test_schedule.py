@@ -14,6 +14,8 @@ from course import schedule
 from course.schedule import all_gather, all_reduce, compute, recv, reduce_scatter, run, send, start, wait
 from labkit.errors import LabError
 
+pytestmark = pytest.mark.slow
+
 
 def ring(rank, world, values):
     """An all-reduce in a ring; ends with the collectives of the engine, for comparison."""

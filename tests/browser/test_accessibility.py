@@ -18,7 +18,7 @@ from labkit.runs.record import RunRecord, folder_of
 from labkit.tune.sweep import SweepRun
 from runs_told import T0, Run
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/display/"), pytest.mark.browser]
 
 EVIL = "<img src=x onerror=\"window.evil='ran'\"><script>window.evil='ran'</script>'\">&"
 THEMES = {

@@ -17,7 +17,7 @@ from labkit.local import cluster, family, supervision
 from labkit.machine import free_port
 from labs import python, until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/"), pytest.mark.fault]
 TOKEN = "e" * 64
 
 
@@ -98,6 +98,7 @@ sys.exit(main(["check", sys.argv[1], "--json"]))
 """
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize("way", ["RAY_AUTH_TOKEN", "none"])
 def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
     """As in the containers of docs/clusters, and as on a cluster without authentication.

@@ -11,7 +11,7 @@ from ray import cloudpickle
 from course.exercises import check
 from verdicts import verdicts
 
-pytestmark = pytest.mark.usefixtures("lab")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lab")]
 # Workers cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

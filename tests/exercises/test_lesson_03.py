@@ -4,7 +4,11 @@ import pytest
 
 from verdicts import changes, verdicts
 
-pytestmark = pytest.mark.usefixtures("lab")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("course/exercises/", "lessons/checks/"),
+    pytest.mark.usefixtures("lab"),
+]
 
 PLAIN = 'getattr(model, "module", model)'
 OF_ROWS = "[(model(x).argmax(dim=1) == y).sum(), len(y)]"

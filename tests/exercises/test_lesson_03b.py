@@ -11,7 +11,11 @@ from ray.train.torch import prepare_model
 from course.models.torch import cnn
 from verdicts import changes, verdicts
 
-pytestmark = pytest.mark.usefixtures("lab")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("course/exercises/", "lessons/checks/"),
+    pytest.mark.usefixtures("lab"),
+]
 # Workers cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

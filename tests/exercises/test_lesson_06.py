@@ -17,6 +17,9 @@ from course.exercises.answers import Wrong
 from course.exercises.running import learners_errors
 from verdicts import Runs, changes, replaced, solution, verdicts
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("course/exercises/", "lessons/checks/")]
+
+
 lesson_06 = registry.load("06")
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this module
 
@@ -52,6 +55,7 @@ NO, ALL, SOME = ("COMMITTED", None), ("VALIDATED", "all"), ("VALIDATED", 1000)
 SEVEN, THREE = (NO, NO, SOME, NO, NO, SOME, ALL), (NO, NO, ALL)
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     "seven, three, first, said",
     [
@@ -90,6 +94,7 @@ def sparsely(timeout=9, mode=CheckpointUploadMode.ASYNC, ranks=(0,), asks=(0,)):
     return train_sparsely
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     "answer, said",
     [
@@ -122,6 +127,7 @@ def test_what_a_rank_reports(answer, said, untrained, monkeypatch):
     assert said in repr(check("06-2", answer))
 
 
+@pytest.mark.each_change
 def test_a_checkpoint_with_the_wrappers_names():
     one = SimpleNamespace(status=SimpleNamespace(name="VALIDATED"), metrics={"epoch": 0, "wrapped": True})
     with pytest.raises(Wrong, match="begin with `module.`"):
@@ -180,6 +186,7 @@ test_a_run_that_a_check_starts = pytest.mark.usefixtures("lab")(changes(CHANGED,
 READ = [list(range(0, 128, 2)) * 3, list(range(1, 128, 2)) * 3]  # in three epochs
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     "read, said",
     [
@@ -196,6 +203,7 @@ def test_rows_are_dealt_to_the_workers(read, said):
         lesson_06._dealt(read, 3)
 
 
+@pytest.mark.each_change
 def test_weights_that_the_rows_do_not_lead_to():
     weights = lesson_06._one_process(32, READ)
     lesson_06._trained(weights, READ)
@@ -275,7 +283,7 @@ SAID = {
     ],
 }
 
-test_what_a_check_says = verdicts(SAID, lesson_06, "_validated", replaced)
+test_what_a_check_says = pytest.mark.each_change(verdicts(SAID, lesson_06, "_validated", replaced))
 
 
 def make_model():

@@ -9,6 +9,9 @@ from ray import cloudpickle
 from course.exercises import check, registry
 from verdicts import changes
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("course/exercises/", "lessons/checks/")]
+
+
 lesson_06b = registry.load("06b")
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this module
 
@@ -36,6 +39,7 @@ SAID = [
 ]
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize("values, said", SAID)
 def test_what_a_check_says_of_two_ranks(values, said, monkeypatch):
     monkeypatch.setattr(lesson_06b, "returned", lambda *args, **options: values)
@@ -72,13 +76,14 @@ CHANGED = {
         ({'"quick": "function"': '"quick": "task"'}, "choose function, trainer or map_batches"),
     ],
 }
-test_what_a_check_says_of_a_change = changes(CHANGED)
+test_what_a_check_says_of_a_change = pytest.mark.each_change(changes(CHANGED))
 
 
 LOSSES = torch.tensor([0.5] * 50 + [1.5] * 51, dtype=torch.float64)
 MEAN = LOSSES.mean().item()
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     "answer, loads, said",
     [

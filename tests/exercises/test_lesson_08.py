@@ -11,7 +11,11 @@ from course.exercises.running import limited
 from verdicts import changes, verdicts
 
 lesson_08 = registry.load("08")
-pytestmark = pytest.mark.usefixtures("lab")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("course/exercises/", "lessons/checks/"),
+    pytest.mark.usefixtures("lab"),
+]
 
 MEAN = " / dist.get_world_size()"
 CHANGED = {

@@ -6,6 +6,9 @@ from ray.train import ScalingConfig
 from course.exercises import registry
 from verdicts import Runs, changes, verdicts
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("course/exercises/", "lessons/checks/")]
+
+
 lesson_09 = registry.load("09")
 
 
@@ -58,7 +61,7 @@ SAID = {
     ],
 }
 
-test_what_a_check_says = verdicts(SAID, lesson_09, "_of_both", in_turn)
+test_what_a_check_says = pytest.mark.each_change(verdicts(SAID, lesson_09, "_of_both", in_turn))
 
 
 MEDIAN = "statistics.median(seconds)"

@@ -5,7 +5,12 @@ import pytest
 
 from verdicts import changes, verdicts
 
-pytestmark = [pytest.mark.usefixtures("lab"), pytest.mark.filterwarnings("ignore:Using a target size")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("course/exercises/", "lessons/checks/"),
+    pytest.mark.usefixtures("lab"),
+    pytest.mark.filterwarnings("ignore:Using a target size"),
+]
 
 
 def by_fruit(fruits, share, seed):

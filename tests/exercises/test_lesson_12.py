@@ -10,6 +10,9 @@ from course.exercises import check, predict, reveal, solved
 from course.schedule import all_gather, all_reduce, compute, recv, reduce_scatter, send, start, wait
 from verdicts import verdicts
 
+pytestmark = pytest.mark.slow
+
+
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"
 
 

@@ -1,9 +1,12 @@
 """The exercises of lesson 12b: what is said of a mistake. Right answers run on real ranks, too."""
 
 import numpy as np
+import pytest
 
 from course.schedule import all_gather, all_reduce, compute, reduce_scatter
 from verdicts import verdicts
+
+pytestmark = pytest.mark.slow
 
 
 def backward(weights, x, y, slope):

@@ -17,7 +17,7 @@ from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
 from labs import runs, until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/", "course/faults.py"), pytest.mark.fault]
 
 
 def test_a_notice_reaches_the_node(lab, home):
@@ -45,6 +45,7 @@ def test_what_cannot_be_made_is_refused_with_a_reason(lab, fault, why):
     assert made.outcome == "refused" and why in made.did and "fix:" in made.did
 
 
+@pytest.mark.each_change
 def test_wrong_use_is_an_error(home):
     with pytest.raises(LabError, match="between 0 and 1"):
         faults.slow_rank(0, share=2)

@@ -1,10 +1,13 @@
 """The torch models: what goes in and comes out, that a seed is a seed, and the distance of two models."""
 
+import pytest
 import torch
 from torch import nn
 
 from benchmarks._models import mlp, to_input, train_epoch
 from course.models.torch import cnn, parameter_distance
+
+pytestmark = pytest.mark.slow
 
 
 def test_images_in_logits_out_and_a_seed_leaves_torchs_numbers_alone():

@@ -12,7 +12,12 @@ from typing import Any
 import machines
 import pytest
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("labkit/cluster/", "labkit/check.py", "labkit/train/"),
+    pytest.mark.night,
+    pytest.mark.fault,
+]
 TOKEN = "e" * 64
 JOBS = Path(__file__).with_name("cluster_jobs.py")
 _HEAD_ID = "f" * 51 + "00000"  # as Ray's fake autoscaler wants it

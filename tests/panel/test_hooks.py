@@ -23,6 +23,9 @@ from labkit.errors import LabError
 from labkit.worker import Tracker, hooks
 from labkit.worker.hooks import following
 
+pytestmark = pytest.mark.slow
+
+
 X = torch.arange(72, dtype=torch.float32).reshape(36, 2) / 72
 DATA = TensorDataset(X, X.sum(1, keepdim=True))
 

@@ -15,6 +15,9 @@ from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
 from labkit.worker.hooks import following
 
+pytestmark = pytest.mark.slow
+
+
 ROWS, BATCH = 22, 4  # the last batch has two rows
 
 

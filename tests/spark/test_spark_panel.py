@@ -24,6 +24,8 @@ from labkit.spark import panel as spark_panel
 from labkit.spark.panel import SparkPanel
 from labs import interrupt_when, until
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/panel/", "labkit/worker/", "labkit/spark/")]
+
 
 @pytest.fixture(scope="module")
 def session(home):
@@ -372,6 +374,7 @@ def test_silence_has_words(local, monkeypatch, capsys):
     assert re.fullmatch(r"[\d.]+ m?s", silent), silent  # of this run, not since 1970
 
 
+@pytest.mark.each_change
 def test_what_is_no_distributor_and_where_ranks_find_the_panel():
     with pytest.raises(LabError, match="TorchDistributor"):
         panel_of("07-none").watch("distributor")

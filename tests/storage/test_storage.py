@@ -17,6 +17,9 @@ from labkit.settings import Settings
 from labkit.storage import Store, check_run_name, hint_for
 from labkit.storage.client import ObjectFiles, arrow
 
+pytestmark = pytest.mark.slow
+
+
 # As people give them.
 NAMES = ["lr=0.1", " a", "größe 🚀", "50%25", "a+b&c=d", "#1", "a\\b'\"", "a?b", "*", "**", "a[b]", "[!a]"]
 NAMES += ["a?versionId=3"]

@@ -19,7 +19,7 @@ from labkit.local import cluster, storage
 from labkit.settings import Settings
 from labkit.train import TrainPanel
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/storage/", "course/datasets/"), pytest.mark.fault]
 
 # The workers cannot import these files: what is in them travels by value, as from a notebook.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -20,7 +20,13 @@ from labkit.errors import LabError, RunFailed
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel, reported_checkpoints
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers(
+        "labkit/local/forkserver/", "labkit/cluster/", "labkit/panel/", "labkit/worker/", "labkit/train/"
+    ),
+    pytest.mark.fault,
+]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LAB = {}
@@ -193,6 +199,7 @@ def test_what_ray_refuses_before_a_start_is_a_refusal(lab, home, panel):
     assert refused.value.fact.startswith("Ray refuses it: train_loop_per_worker should take in 0 or 1")
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     "scaling, said",
     [
@@ -218,6 +225,7 @@ def test_what_no_node_can_ever_give_is_refused_before_the_start(lab, panel, scal
     assert panel.state.status == "ready"
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     "options, said",
     [
@@ -234,6 +242,7 @@ def test_a_validation_that_no_node_can_run_is_refused(lab, home, panel, options,
     assert said in refused.value.fact
 
 
+@pytest.mark.each_change
 def test_a_relative_storage_path_is_refused(lab, panel):
     with pytest.raises(LabError, match="relative path"):
         panel.watch(trainer_of(reports, run_config=RunConfig(storage_path="runs")))

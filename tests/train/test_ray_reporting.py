@@ -34,7 +34,11 @@ from labkit.worker import hooks
 from labkit.worker.mailbox import Mailbox
 from labs import held_cpus, idle, interrupt_when, until
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("labkit/local/forkserver/", "labkit/panel/", "labkit/worker/", "labkit/train/"),
+    pytest.mark.fault,
+]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 
@@ -58,6 +62,7 @@ def _controllers(home):
 # -- what is seen ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_change
 def test_without_workers(home, panel):
     original, trainer = ray.train.report, trainer_of(home, workers=0)
     name = trainer.run_config.name
@@ -77,6 +82,7 @@ def test_without_workers(home, panel):
     assert (trainer.run_config.name, trainer.run_config.callbacks) == (name, [])
 
 
+@pytest.mark.each_change
 def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel, monkeypatch):
     shared = RunConfig(storage_path=str(home / "runs"))
     trainer = trainer_of(home, shared=shared)
@@ -117,6 +123,7 @@ def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel, monkeypatch):
     assert state.note == panel.state.note == ""
 
 
+@pytest.mark.each_change
 def test_workers_that_wait_for_cpus_which_another_one_holds(lab, home, panel, monkeypatch):
     monkeypatch.setattr(capacity, "QUIET_FOR", 1.0)
     with held_cpus(3, lambda: panel.state.waits) as said:
@@ -125,6 +132,7 @@ def test_workers_that_wait_for_cpus_which_another_one_holds(lab, home, panel, mo
     assert panel.state.status == "finished" and not any("waiting" in note for note in panel.state.notes)
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     ("config", "given", "epochs", "steps"),
     [
@@ -142,6 +150,7 @@ def test_the_length_of_a_run_is_in_its_configuration_or_told(home, config, given
     assert (panel.state.epochs, panel.state.steps_of_run) == (epochs, steps)
 
 
+@pytest.mark.each_change
 def test_a_shard_of_ray_data_that_is_iterated_twice(lab, home, panel):
     def over_a_shard(config):
         model = prepare_model(torch.nn.Linear(1, 1))
@@ -171,6 +180,7 @@ def no_rows(config):
     ray.train.report({"rows": len(last["id"])})
 
 
+@pytest.mark.each_change
 def test_what_is_wrong_with_a_metric_or_a_shard_is_named(lab, home, panel):
     with pytest.raises(LabError, match="could not report the metric 'confusion'"):
         panel.fit(trainer_of(home, workers=1, loop=an_array))
@@ -179,6 +189,7 @@ def test_what_is_wrong_with_a_metric_or_a_shard_is_named(lab, home, panel):
         panel.fit(trainer_of(home, workers=2, loop=no_rows, datasets={"train": ray.data.range(1)}))
 
 
+@pytest.mark.each_change
 def test_a_module_that_workers_lack_is_named_with_the_way_to_ship_it(lab, home, panel, monkeypatch):
     folder = home / "elsewhere"
     folder.mkdir()
@@ -195,6 +206,7 @@ def test_a_module_that_workers_lack_is_named_with_the_way_to_ship_it(lab, home, 
     assert panel.state.status == "finished"
 
 
+@pytest.mark.each_change
 def test_the_plain_script_of_lesson_03(lab, home, panel, root, monkeypatch, capsys):
     """Its train function, unchanged."""
     fit_of_ray = TorchTrainer.fit
@@ -219,6 +231,7 @@ def test_the_plain_script_of_lesson_03(lab, home, panel, root, monkeypatch, caps
 # -- how a run ends -------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_change
 def test_what_a_worker_raises_is_shown_with_its_own_lines(lab, home, panel):
     said = "rank 1 raised ArithmeticError: the loss is not a number(.|\n)*goes on from the last checkpoint"
     with pytest.raises(RunFailed, match=said):
@@ -274,6 +287,7 @@ def test_checkpoints_that_ray_deletes_are_marked_and_a_name_that_is_used_again_i
     assert (again.state.note, len(again.state.history)) == ("went on after epoch 4 of 5", 1)
 
 
+@pytest.mark.each_change
 def test_an_interrupt_ends_the_run_and_frees_its_cpus(lab, home, panel):
     interrupt_when(lambda: panel.state.first_step_at)
     with pytest.raises(RunStopped, match="stopped by you") as stopped:
@@ -301,6 +315,7 @@ def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel, mo
     assert panel.state.status == "finished"
 
 
+@pytest.mark.each_change
 def test_what_cannot_work_is_refused_before_anything_starts(lab, home, panel):
     with pytest.raises(LabError, match="5 workers with 1 CPU each"):
         panel.watch(trainer_of(home, workers=5))

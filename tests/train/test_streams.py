@@ -25,7 +25,7 @@ from course import datasets
 from labkit.local import storage
 from verdicts import _cells, solution
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/train/"), pytest.mark.fault]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 OBJECT_STORE = 80_000_000
 LAB = {"nodes": 1, "cpus_per_node": 6, "object_store_bytes": OBJECT_STORE}

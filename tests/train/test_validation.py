@@ -25,7 +25,11 @@ from labkit.errors import LabError
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel, reported_checkpoints
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("labkit/local/forkserver/", "labkit/panel/", "labkit/worker/", "labkit/train/"),
+    pytest.mark.fault,
+]
 
 # The workers cannot import this file: what is in it travels by value, as from a notebook.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
