@@ -147,43 +147,40 @@ def always_an_error(name, payload):
     return right(name, payload) | {"error": "bad"}
 
 
-SAID = {
-    "02-1": [
-        (in_place, "solved"),
-        (lambda batch: {**batch, "ink": batch["image"].mean(axis=(1, 2))}, "from 0 to 255"),
-        (lambda batch: {**batch, "ink": batch["image"].mean() / 255}, "one number for the whole batch"),
-        (lambda batch: {**batch, "ink": batch["image"].mean(axis=1) / 255}, "28 numbers for each image"),
-        (lambda batch: {"ink": batch["image"].mean(axis=(1, 2)) / 255}, "the column 'image' is gone"),
-        (lambda batch: batch["image"].mean(axis=(1, 2)), "a batch with the column"),
-        (changes_the_image, "the column 'image'"),
-    ],
-    "02-2": [
-        (Once, "solved"),
-        (AtTheFirstBatch, "solved"),
-        (EachTime, "`load` was called 3 times"),
-        (WithoutTheTable, "not with the table that `load` returns"),
-        (WithATableOfItsOwn, "not with the table that `load` returns"),
-        (Unchanged, "values differ"),
-        (Blank, "not attempted"),
-    ],
-    "02-3": [
-        (right, "solved"),
-        (grey_only, "solved"),
-        (some_errors(Exception), "solved"),
-        (any_size, "10×12"),
-        (of_784_pixels, "for an image of 56×14 pixels the image has the shape (14, 56)"),
-        (raises, "a PNG that was cut off"),
-        (some_errors(OSError, ValueError), "interrupted by a damaged byte: broken PNG file"),
-        (some_errors(OSError, ValueError, SyntaxError), "50000×50000 pixels: Image size"),
-        (in_any_mode(lambda image: image), "black and white (mode 1) the image has the dtype bool"),
-        (in_any_mode(np.uint8), "black and white (mode 1) the image has the right shape, and"),
-        (in_any_mode(black_and_white), "with a palette (mode P) the image has the right shape, and"),
-        (always_an_error, "a good image has the error"),
-        (lambda name, payload: {"name": name}, "a dict with name, image and error"),
-    ],
-}
+SAID = """
+02-1
+  in_place => solved
+  lambda batch: {**batch, "ink": batch["image"].mean(axis=(1, 2))} => from 0 to 255
+  lambda batch: {**batch, "ink": batch["image"].mean() / 255} => one number for the whole batch
+  lambda batch: {**batch, "ink": batch["image"].mean(axis=1) / 255} => 28 numbers for each image
+  lambda batch: {"ink": batch["image"].mean(axis=(1, 2)) / 255} => the column 'image' is gone
+  lambda batch: batch["image"].mean(axis=(1, 2)) => a batch with the column
+  changes_the_image => the column 'image'
+02-2
+  Once => solved
+  AtTheFirstBatch => solved
+  EachTime => `load` was called 3 times
+  WithoutTheTable => not with the table that `load` returns
+  WithATableOfItsOwn => not with the table that `load` returns
+  Unchanged => values differ
+  Blank => not attempted
+02-3
+  right => solved
+  grey_only => solved
+  some_errors(Exception) => solved
+  any_size => 10×12
+  of_784_pixels => for an image of 56×14 pixels the image has the shape (14, 56)
+  raises => a PNG that was cut off
+  some_errors(OSError, ValueError) => interrupted by a damaged byte: broken PNG file
+  some_errors(OSError, ValueError, SyntaxError) => 50000×50000 pixels: Image size
+  in_any_mode(lambda image: image) => black and white (mode 1) the image has the dtype bool
+  in_any_mode(np.uint8) => black and white (mode 1) the image has the right shape, and
+  in_any_mode(black_and_white) => with a palette (mode P) the image has the right shape, and
+  always_an_error => a good image has the error
+  lambda name, payload: {"name": name} => a dict with name, image and error
+"""
 
-test_what_a_check_says = verdicts(SAID)
+test_what_a_check_says = verdicts(SAID, globals())
 
 
 def test_a_right_answer_brings_no_line_of_rays_log(capfd, recwarn):

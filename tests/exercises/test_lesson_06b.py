@@ -46,37 +46,32 @@ def test_what_a_check_says_of_two_ranks(values, said, monkeypatch):
     assert said in repr(check("06b-1", lambda batches: batches))
 
 
-CHANGED = {
-    "06b-2": [
-        ({}, "solved"),
-        ({".eval()": ""}, "is the model in training mode?"),
-        ({" / 255": ""}, "do the pixels go from 0 to 1"),
-        ({"right.numpy()": "[right.mean().item()]"}, "1 value for 4 rows"),
-        ({"right.numpy()": "right.mean().item()"}, "1 value for 4 rows"),
-        (
-            {"self.model = load().eval()": "self.load = load", "self.model(": "self.load().eval()("},
-            "for 2 batches the model was loaded 2 times",
-        ),
-        ({'{"right": ': '{"hits": '}, "a dict with the column `right` is expected"),
-    ],
-    "06b-4": [
-        ({}, "solved"),
-        ({" - own": ""}, "holds `own` CPUs as well"),
-        ({" - 1": ""}, "no CPU is free for the tasks that read"),
-        ({" - training": ""}, "the training holds its CPUs meanwhile"),
-        ({"max(0, cpus - training - own - 1)": "cpus - training - own - 1"}, "no negative number"),
-        ({" - own - 1": ""}, "nothing is left for the validation's task"),
-    ],
-    "06b-3": [
-        ({}, "solved"),
-        ({'"quick": "function"': '"quick": "trainer"'}, "takes longer than the two seconds"),
-        ({'"sharded": "trainer"': '"sharded": "map_batches"'}, "they have no process group"),
-        ({'"images": "map_batches"': '"images": "trainer"'}, "ends the run of all ranks"),
-        ({'"old code": "trainer"': '"old code": "function"'}, "needs a process group"),
-        ({'"quick": "function"': '"quick": "task"'}, "choose function, trainer or map_batches"),
-    ],
-}
-test_what_a_check_says_of_a_change = pytest.mark.each_change(changes(CHANGED))
+CHANGED = """
+06b-2
+  {} => solved
+  {".eval()": ""} => is the model in training mode?
+  {" / 255": ""} => do the pixels go from 0 to 1
+  {"right.numpy()": "[right.mean().item()]"} => 1 value for 4 rows
+  {"right.numpy()": "right.mean().item()"} => 1 value for 4 rows
+  {"self.model = load().eval()": "self.load = load", "self.model(": "self.load().eval()("}
+    => for 2 batches the model was loaded 2 times
+  {'{"right": ': '{"hits": '} => a dict with the column `right` is expected
+06b-4
+  {} => solved
+  {" - own": ""} => holds `own` CPUs as well
+  {" - 1": ""} => no CPU is free for the tasks that read
+  {" - training": ""} => the training holds its CPUs meanwhile
+  {"max(0, cpus - training - own - 1)": "cpus - training - own - 1"} => no negative number
+  {" - own - 1": ""} => nothing is left for the validation's task
+06b-3
+  {} => solved
+  {'"quick": "function"': '"quick": "trainer"'} => takes longer than the two seconds
+  {'"sharded": "trainer"': '"sharded": "map_batches"'} => they have no process group
+  {'"images": "map_batches"': '"images": "trainer"'} => ends the run of all ranks
+  {'"old code": "trainer"': '"old code": "function"'} => needs a process group
+  {'"quick": "function"': '"quick": "task"'} => choose function, trainer or map_batches
+"""
+test_what_a_check_says_of_a_change = pytest.mark.each_change(changes(CHANGED, globals()))
 
 
 LOSSES = torch.tensor([0.5] * 50 + [1.5] * 51, dtype=torch.float64)
@@ -109,27 +104,17 @@ def test_what_a_check_says_of_a_loss(answer, loads, said):
 
 PART = 'config["parts"][ray.train.get_context().get_world_rank()]'
 SPLIT = "rows.streaming_split(workers, equal=False)"
-ON_THE_CLUSTER = {
-    "06b-1": [
-        ({}, "solved"),
-        ({"    torch.distributed.all_reduce(counts)\n": ""}, "the rows of rank 0 alone"),
-        ({".clamp(min=1)": ""}, "a digit without rows is nan"),
-    ],
-    "06b-5": [
-        ({}, "solved"),
-        ({"equal=False": "equal=True"}, "one row is missing"),
-        ({"        torch.distributed.all_reduce(totals)\n": ""}, "the count of one rank"),
-        (
-            {f'"parts": {SPLIT}': '"rows": rows', PART: 'config["rows"]'},
-            "each worker counts all rows",
-        ),
-        (
-            {
-                f'{{"parts": {SPLIT}}},': '{}, datasets={"rows": rows},',
-                PART: 'ray.train.get_dataset_shard("rows")',
-            },
-            "one row is missing",
-        ),
-    ],
-}
-test_a_run_that_a_check_starts = pytest.mark.usefixtures("lab")(changes(ON_THE_CLUSTER))
+ON_THE_CLUSTER = r"""
+06b-1
+  {} => solved
+  {"    torch.distributed.all_reduce(counts)\n": ""} => the rows of rank 0 alone
+  {".clamp(min=1)": ""} => a digit without rows is nan
+06b-5
+  {} => solved
+  {"equal=False": "equal=True"} => one row is missing
+  {"        torch.distributed.all_reduce(totals)\n": ""} => the count of one rank
+  {f'"parts": {SPLIT}': '"rows": rows', PART: 'config["rows"]'} => each worker counts all rows
+  {f'{{"parts": {SPLIT}}},': '{}, datasets={"rows": rows},', PART: 'ray.train.get_dataset_shard("rows")'}
+    => one row is missing
+"""
+test_a_run_that_a_check_starts = pytest.mark.usefixtures("lab")(changes(ON_THE_CLUSTER, globals()))

@@ -238,64 +238,60 @@ def of_another_shape(rank, world, weights, gradients, lr):
     return weights - np.zeros(3)
 
 
-SAID = {
-    "12-1": [
-        (all_send_first, "They wait in a circle: 0 → 1 → 0. To fix it: let one of them receive first"),
-        (from_the_wrong_side, "rank 0 returns what belongs to rank 1: it should be what rank 2 sent"),
-        (even_ranks_first, "some messages wait for others"),
-        (its_own, "rank 0 returns what belongs to rank 0"),
-        (without_a_message, "what the others have must be sent"),
-        (passed_on, "solved"),
-    ],
-    "12-2": [
-        (a_ring(rounds=lambda world: world - 1), "piece 0 of rank 0's result lacks the numbers of rank 1"),
-        (a_ring(add=lambda step, world: True), "twice or more"),
-        (a_ring(add=lambda step, world: step < world - 2), "lacks the numbers of rank"),
-        (a_ring(divide=True), "is the mean: return the sum"),
-        (a_ring(first=1), "piece 0 of rank 0's result"),
-        (a_ring(order=-1), "the pieces are in the wrong order"),
-        (everything_around, "rank 0 sends 2.88 MB, and a ring sends 1.92 MB"),
-        (one_after_the_other, "all links should work at the same time"),
-        (by_the_engine, "it uses `all_reduce`"),
-        (a_ring(in_place=True), "`pieces[into] += got`, an array that it was given"),
-        (one_blank_left, "still has a `...`"),
-        (a_ring(), "solved"),
-    ],
-    "12-3": [
-        (buckets(early=True), "is too early: it has zeros"),
-        (buckets(twice=True), "sends layer 4 twice"),
-        (buckets(divide=False), "is the sum: divide by the number of ranks"),
-        (buckets(forget=True), "this rank's own gradient, and never sent"),
-        (buckets(wait_at_once=True), "backward doesn't go on until it's through"),
-        (buckets(each=True), "there are 6 all-reduces, and buckets of 700 numbers need 3"),
-        (buckets(full=1), "there are 2 all-reduces, and buckets of 700 numbers need 3"),
-        (buckets(order=list), "a backward pass goes from the last layer to the first"),
-        (buckets(swap=True), "for layer 0 is the average of layer 5"),
-        (at_the_end, "nothing is sent before the end of backward"),
-        (buckets(whose=1), "rank 0 reads entry 1 of a list that has one for each rank"),
-        (buckets(one_more="always"), "if the first layer fills the last bucket exactly"),
-        (buckets(one_more="empty"), "there are 4 all-reduces, and one of them is empty"),
-        (buckets(one_more="if any"), "solved"),
-        (buckets(), "solved"),
-    ],
-    "12-4": [
-        (stage_1(divide=False), "not divided by the number of ranks"),
-        (stage_1(momentum=0), "trained without momentum"),
-        (stage_1(part=1), "part 0 of the weights is made of part 1 and the gradient of part 0"),
-        (stage_1(reduce=False), "the weights of rank 0 differ from those of `replicated`"),
-        (stage_1(gather="never"), "the weights of rank 0 differ in part 1, 2, 3, 4, 5, 6, 7"),
-        (stage_1(gather="at the end"), "an `all_gather` belongs at the end of each step"),
-        (stage_1(gather="before"), "one `reduce_scatter` and one `all_gather` in each step are enough"),
-        (stage_1(whose=1), "rank 0 reads entry 1 of a list that has one for each rank"),
-        (stage_1(whole_velocity=True), "a rank sends 1.50 times as much"),
-        (stage_1(keep=True), "times the weights, and 2.5 is the limit"),
-        (in_place, "`weights[mine] -= lr * velocity`, an array that it was given"),
-        (of_another_shape, "raised ValueError on rank 0 in line"),
-        (stage_1(), "solved"),
-    ],
-}
+SAID = """
+12-1
+  all_send_first => They wait in a circle: 0 → 1 → 0. To fix it: let one of them receive first
+  from_the_wrong_side => rank 0 returns what belongs to rank 1: it should be what rank 2 sent
+  even_ranks_first => some messages wait for others
+  its_own => rank 0 returns what belongs to rank 0
+  without_a_message => what the others have must be sent
+  passed_on => solved
+12-2
+  a_ring(rounds=lambda world: world - 1) => piece 0 of rank 0's result lacks the numbers of rank 1
+  a_ring(add=lambda step, world: True) => twice or more
+  a_ring(add=lambda step, world: step < world - 2) => lacks the numbers of rank
+  a_ring(divide=True) => is the mean: return the sum
+  a_ring(first=1) => piece 0 of rank 0's result
+  a_ring(order=-1) => the pieces are in the wrong order
+  everything_around => rank 0 sends 2.88 MB, and a ring sends 1.92 MB
+  one_after_the_other => all links should work at the same time
+  by_the_engine => it uses `all_reduce`
+  a_ring(in_place=True) => `pieces[into] += got`, an array that it was given
+  one_blank_left => still has a `...`
+  a_ring() => solved
+12-3
+  buckets(early=True) => is too early: it has zeros
+  buckets(twice=True) => sends layer 4 twice
+  buckets(divide=False) => is the sum: divide by the number of ranks
+  buckets(forget=True) => this rank's own gradient, and never sent
+  buckets(wait_at_once=True) => backward doesn't go on until it's through
+  buckets(each=True) => there are 6 all-reduces, and buckets of 700 numbers need 3
+  buckets(full=1) => there are 2 all-reduces, and buckets of 700 numbers need 3
+  buckets(order=list) => a backward pass goes from the last layer to the first
+  buckets(swap=True) => for layer 0 is the average of layer 5
+  at_the_end => nothing is sent before the end of backward
+  buckets(whose=1) => rank 0 reads entry 1 of a list that has one for each rank
+  buckets(one_more="always") => if the first layer fills the last bucket exactly
+  buckets(one_more="empty") => there are 4 all-reduces, and one of them is empty
+  buckets(one_more="if any") => solved
+  buckets() => solved
+12-4
+  stage_1(divide=False) => not divided by the number of ranks
+  stage_1(momentum=0) => trained without momentum
+  stage_1(part=1) => part 0 of the weights is made of part 1 and the gradient of part 0
+  stage_1(reduce=False) => the weights of rank 0 differ from those of `replicated`
+  stage_1(gather="never") => the weights of rank 0 differ in part 1, 2, 3, 4, 5, 6, 7
+  stage_1(gather="at the end") => an `all_gather` belongs at the end of each step
+  stage_1(gather="before") => one `reduce_scatter` and one `all_gather` in each step are enough
+  stage_1(whose=1) => rank 0 reads entry 1 of a list that has one for each rank
+  stage_1(whole_velocity=True) => a rank sends 1.50 times as much
+  stage_1(keep=True) => times the weights, and 2.5 is the limit
+  in_place => `weights[mine] -= lr * velocity`, an array that it was given
+  of_another_shape => raised ValueError on rank 0 in line
+  stage_1() => solved
+"""
 
-test_what_a_check_says = verdicts(SAID)
+test_what_a_check_says = verdicts(SAID, globals())
 
 
 @pytest.mark.parametrize(
@@ -334,7 +330,7 @@ def test_the_cells_after_an_exercise_know_whether_it_is_solved():
     assert not solved("12-1")
 
 
-@pytest.mark.parametrize("id", [*SAID, "12b-1", "12b-3"])
+@pytest.mark.parametrize("id", ["12-1", "12-2", "12-3", "12-4", "12b-1", "12b-3"])
 def test_an_answer_with_a_blank_is_none(id):
     def blank(rank, world, *args):
         yield ...
