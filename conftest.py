@@ -71,6 +71,7 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the modules in a random order")
+    parser.addoption("--golden", action="store_true", help="write tests/golden instead of comparing it")
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k have chosen

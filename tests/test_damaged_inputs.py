@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from labkit import runs
@@ -27,7 +26,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/runs/")]
 
 
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "25"))
-RANDOM = np.random.default_rng(0)
 PIECES = (b"\0", b"\xff", b"\x80\0\0\0", b"\x7f\xff\xff\xff", b"-1", b"NaN", b'"', b"\r\n", b",", b"[" * 9)
 
 

@@ -16,6 +16,7 @@ from labkit.local import family, storage
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
 from labs import runs, until
+from tables import table
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/", "course/faults.py"), pytest.mark.fault]
 
@@ -32,14 +33,14 @@ def test_a_notice_reaches_the_node(lab, home):
     assert not any(runs(one.pid) for one in left)
 
 
-@pytest.mark.parametrize(
-    "fault, why",
-    [
-        (lambda: faults.drain_node("head"), "the cluster would end"),
-        (lambda: faults.drain_node("node-77"), "started no such node"),
-        (lambda: faults.kill_rank(0), "no run was named"),
-    ],
-)
+REFUSED = """
+  lambda: faults.drain_node("head") => the cluster would end
+  lambda: faults.drain_node("node-77") => started no such node
+  lambda: faults.kill_rank(0) => no run was named
+"""
+
+
+@pytest.mark.parametrize("fault, why", table(REFUSED, globals()))
 def test_what_cannot_be_made_is_refused_with_a_reason(lab, fault, why):
     made = fault().now()
     assert made.outcome == "refused" and why in made.did and "fix:" in made.did

@@ -118,10 +118,6 @@ def left(hand):
     train(hand, loader(), epochs=3, leaves_before=3)
 
 
-def left_persistent(hand):
-    train(hand, loader(num_workers=1, persistent_workers=True), leaves_after=2)
-
-
 def persistent(hand):
     train(hand, loader(num_workers=1, persistent_workers=True))
 
@@ -175,16 +171,6 @@ def one_ahead(hand):
     train(hand, rows, leaves_after=3)
 
 
-def repeated(hand):
-    """The shorter loader starts over within an epoch."""
-    short = DataLoader(TensorDataset(X[:8], X[:8, :1]), batch_size=4)
-    for _ in range(2):
-        hand.epoch()
-        for batch, other in zip(loader(), itertools.cycle(short), strict=False):
-            hand.step(batch)
-            hand.loss(other)
-
-
 def without_a_loader(hand):
     for _ in range(2):
         hand.epoch()
@@ -220,8 +206,8 @@ def fully_sharded(hand):
 
 
 LOOPS = [
-    plain, zipped, early, left, left_persistent, persistent, streamed, accumulated, adversarial, sharded,
-    evaluated, one_ahead, repeated, without_a_loader, lbfgs, fully_sharded,
+    plain, zipped, early, left, persistent, streamed, accumulated, adversarial, sharded,
+    evaluated, one_ahead, without_a_loader, lbfgs, fully_sharded,
 ]  # fmt: skip
 FIRST_TOTAL = {plain: 5, accumulated: 2, streamed: None}  # steps of the epoch, as known at its first one
 
@@ -279,7 +265,7 @@ def test_the_weights_are_the_same_to_the_last_bit_and_counts_are_those_by_hand(l
         return
     assert [event["step"] for event in ends] == seen.steps
     assert [event["epoch"] for event in ends] == list(range(len(seen.steps)))
-    assert loop is repeated or [event["rows"] for event in ends] == seen.rows
+    assert [event["rows"] for event in ends] == seen.rows
     assert all(0 < event["waiting"] <= event["seconds"] for event in ends)
 
 
@@ -418,15 +404,6 @@ def test_each_slow_step_is_told_when_it_is_made(tracker, events, monkeypatch):
     assert told == [(epoch, step) for epoch in range(2) for step in range(1, 6)]
 
 
-@pytest.mark.parametrize(("rank", "size", "pause"), [(0, 64, 0.2), (1, 2, 0.2), (63, 64, 1.6)])
-def test_one_of_many_ranks_tells_less_often(rank, size, pause, tracker, monkeypatch):
-    """One process takes in what all of them tell; rank 0 is the one that the reader sees."""
-    monkeypatch.setenv("RANK", str(rank))
-    monkeypatch.setenv("WORLD_SIZE", str(size))
-    monkeypatch.setattr(tracker, "in_worker", True, raising=False)
-    assert hooks.Follower(tracker)._pause == pause
-
-
 def test_an_error_in_a_step_that_the_loop_survives(tracker, events):
     class Sometimes(torch.optim.SGD):
         def step(self, closure=None):
@@ -531,20 +508,6 @@ def test_what_ends_rays_controller_is_refused_at_the_report(name):
     with pytest.raises(LabError) as caught:
         hooks.refuse_what_json_lacks({"epoch": 1, "m": value})
     assert where in str(caught.value) and fix in caught.value.fix
-
-
-def test_a_loop_without_a_loader_may_report_twice_an_epoch(tracker, events):
-    hand = Hand()
-    with following(tracker):
-        for epoch in (0, 0, 1, 1):
-            hand.epoch()
-            hand.loss((X, X[:, :1])).backward()
-            hand.step()
-            hooks.current().report({"epoch": epoch})
-    assert len([event for event in epochs_of(events) if event["step"]]) == 3  # the last one has no report
-    reports = [event for event in events if event["kind"] == "report"]
-    assert [event["epoch"] for event in reports] == [0, 0, 1, 1]
-    assert all("passes" not in event for event in reports)
 
 
 def test_a_report_tells_how_many_passes_are_over_and_what_was_made_since(tracker, events):

@@ -6,7 +6,6 @@ import time
 import numpy as np
 import pytest
 
-from labkit.panel.drawing import snapshot
 from labkit.panel.training import DECIDED, TrainingRun
 from runs_told import T0, Run
 
@@ -78,37 +77,6 @@ def test_a_loop_whose_steps_are_not_seen_is_followed_by_its_reports():
     run.state.fill(T0 + 12)
     assert (run.state.what, run.state.fraction()) == ("4 epochs", 1.0)
     assert run.state.to_record()["seconds_to_start"] == 4.0
-
-
-def test_what_reports_alone_do_not_tell():
-    """Of a loop whose steps are not seen: a wait, a length, what came before training, what is no epoch."""
-    waiting = Run(epochs=2)("worker", 4, workers=1)
-    for epoch in range(2):
-        waiting("report", 5 + epoch, metrics={"epoch": epoch, "loss": 0.5})
-    waiting("checkpoint", 6, path="/c", status="pending", metrics={"epoch": 1}).state.end("finished", T0 + 60)
-    assert waiting.state.time_breakdown() == {"start": 4.0, "training": 2.0, "rest": 54.0}
-    for length in ({}, {"steps": 9}):  # how long it is, the reports don't tell
-        unknown = Run(**length)("worker", 1)("report", 2, metrics={"loss": 0.5})
-        unknown.step(2, rank=1, pid=200, step=4)  # before rank 0's first
-        unknown.state.fill(T0 + 3)
-        assert unknown.state.eta(T0 + 3) is None
-    first = Run(epochs=4)("worker", 1, workers=1)("report", 2, metrics={"loss": 9.0})  # before training
-    first.state.fill(T0 + 3)
-    assert first.state.progress == (0.0, "training")
-    late = Run(epochs=2)("worker", 0, workers=1)("report", 4, metrics={"epoch": 0, "loss": 0.5})
-    late.state.enter("waiting for validations", T0 + 6)
-    late("report", 16, metrics={"epoch": 1, "loss": 0.5})
-    assert sum(late.state.time_breakdown(T0 + 20).values()) == 20
-    here = Run(epochs=2, engine="one process")  # its reports are no epochs
-    for second in range(10):
-        here("report", second, metrics={"loss": 0.5})
-    here.state.fill(T0 + 10)
-    assert here.state.what == ""
-    often = Run(epochs=2)("worker", 0, workers=1)
-    for second in range(5):  # reports that are no epochs
-        often("report", second, metrics={"loss": 0.5})
-    often.state.fill(T0 + 5)
-    assert often.state.progress == (None, "epoch 6")
 
 
 @pytest.mark.parametrize(
@@ -324,28 +292,6 @@ def test_however_a_loop_counts(name):
         assert [x for x, _ in curve.points] == sorted(x for x, _ in curve.points)
 
 
-@pytest.mark.parametrize("about", [{}, {"passes": 0, "step": 0}])
-def test_a_report_of_the_untrained_model_is_where_the_axis_begins(about):
-    run = Run(engine="Ray Train")("report", 1, metrics={"loss": 9.0, "epoch": 0}, **about)
-    run.epoch(0, 1, total=10)("report", 12, metrics={"loss": 1.0, "epoch": 1}, passes=1, step=0)
-    run.state.fill(T0 + 13)
-    assert run.state.plot.curves[-1].points == [(0.0, 9.0), (1.0, 1.0)]
-    assert [one["epoch"] for one in run.state.history] == [0, 0]
-
-
-def test_fractions_are_places_on_the_axis_and_in_all_words():
-    run = Run(engine="Ray Train", epochs=2).epoch(0, 1, total=10).epoch(1, 11, total=10)
-    for epoch in (0.5, 1.0, 1.5, 2.0):
-        passes, step = int(epoch), int(epoch % 1 * 10)
-        run("report", 30, metrics={"epoch": epoch, "loss": 1.0}, passes=passes, step=step)
-        run.saved(epoch, 30)
-    run.state.fill(T0 + 31)
-    assert [x for x, _ in run.state.plot.curves[-1].points] == [0.5, 1.0, 1.5, 2.0]
-    labels = ["epoch 0.5", "epoch 1", "epoch 1.5", "epoch 2"]
-    assert [one.label for one in run.state.checkpoints] == labels
-    assert [line.partition("/2 · ")[0] for key, line in run.state.news if key[0] == "report"] == labels
-
-
 @pytest.mark.parametrize(
     ("checkpoints", "earlier"),
     [
@@ -368,45 +314,6 @@ def test_how_many_epochs_an_earlier_run_has_made(checkpoints, earlier):
     assert run.state.earlier == earlier
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_resumed_loop_keeps_its_numbers_and_its_bar(first):
-    run = Run(epochs=6, engine="Ray Train")
-    run.state.goes_on_after([(number, {"epoch": number + first}) for number in range(3)])
-    for epoch in (3, 4, 5):
-        run.epoch(epoch - 3, epoch * 10, total=10)
-        run("report", epoch * 10 + 6, metrics={"epoch": epoch + first}, passes=epoch - 2, step=0)
-        run.saved(epoch + first, epoch * 10 + 7)
-    run.state.fill(T0 + 60)
-    assert [one["epoch"] for one in run.state.history] == [3, 4, 5]
-    assert [one.label for one in run.state.checkpoints] == ["epoch 4", "epoch 5", "epoch 6"]
-    assert run.state.progress == (1.0, "epoch 6 of 6 · step 10 of 10 · nearly done")
-
-
-def test_a_checkpoint_is_of_its_own_report_though_others_have_come_since():
-    run = Run(engine="Ray Train")
-    for epoch in (0, 1, 2):
-        run("saved", epoch=epoch + 1, step=10 * epoch)(
-            "report", metrics={"loss": 1.0}, passes=epoch + 1, step=0
-        )
-    for epoch in (0, 1, 2):
-        run("checkpoint", path=f"/c/{epoch}", status="committed", metrics={"loss": 1.0})
-    assert [one.label for one in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
-
-
 def test_a_report_of_a_process_that_is_gone_comes_too_late(run):
     run("worker", pid=100)("worker", pid=200)("report", pid=100, metrics={"loss": 1.0}, passes=2, step=0)
     assert run.state.history == []
-
-
-def test_rows_that_nobody_knows_are_not_shown(run):
-    run.step(1, step=1, rows=None).step(2, step=9, rows=None, seconds=4.0, waiting=1.0)
-    run.state.fill(T0 + 3)
-    assert run.state.to_record()["rows_per_second"] is None
-    assert [name for _, name in run.state.tiles] == ["waiting for data"]
-    assert run.state.waiting_share() == 0.25  # that is known
-
-
-def test_before_a_first_event_nothing_was_heard_since_the_start(run):
-    run.state.hang = ["no word of a rank"]
-    assert run.state.heard_at == T0
-    assert "nothing heard for 70 s" in snapshot(run.state, T0 + 70).html

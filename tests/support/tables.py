@@ -10,7 +10,6 @@ WAYS = '''
 
 import math
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,23 +17,25 @@ import numpy as np
 _NAMES = {"math": math, "np": np, "random": random}  # of every table
 
 
-def rows(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield (heading, expression, words) of each row. A heading is a line at the left edge.
+def rows(text: str) -> list[tuple[str, ...]]:
+    """Return (heading, expression, *words) of each row. A heading is a line at the left edge.
 
-    The words may be on the line after their expression. A line that begins with # is a comment.
+    An expression, and each of its words, may go on in the next line. A line that begins with # is a comment.
     """
-    heading, expression = "", ""
+    heading, gathered = "", []
     for line in text.strip("\n").splitlines():
-        before, arrow, words = line.partition("=>")
+        expression, *words = line.split("=>")
         if line.lstrip().startswith("#"):
             continue
         if not line.startswith(" "):
             heading = line
-        elif arrow:
-            yield heading, f"{expression}{before}".strip(), words.strip()
-            expression = ""
-        else:
-            expression += before
+            continue
+        if expression.strip():
+            if not gathered or len(gathered[-1]) > 2:
+                gathered.append([heading, ""])
+            gathered[-1][1] += expression
+        gathered[-1] += [word.strip() for word in words]
+    return [(heading, expression.strip(), *words) for heading, expression, *words in gathered]
 
 
 def evaluated(expression: str, names: dict[str, Any]) -> Any:
@@ -43,5 +44,5 @@ def evaluated(expression: str, names: dict[str, Any]) -> Any:
 
 
 def table(text: str, names: dict[str, Any]) -> list[tuple]:
-    """Return (*values, words) of each row, for `pytest.mark.parametrize`."""
-    return [(*evaluated(f"[{values}]", names), words) for _, values, words in rows(text)]
+    """Return (*values, *words) of each row, for `pytest.mark.parametrize`."""
+    return [(*evaluated(f"[{values}]", names), *words) for _, values, *words in rows(text)]
