@@ -9,11 +9,10 @@ import pytest
 import ray.train
 import torch
 from ray import cloudpickle
-from ray.train import CheckpointUploadMode, ReportedCheckpointStatus
+from ray.train import ReportedCheckpointStatus
 
 from course.exercises import check, registry
 from course.exercises.answers import Wrong
-from course.exercises.running import learners_errors
 from tables import table
 from verdicts import Runs, changes, replaced, solution, verdicts
 
@@ -80,53 +79,6 @@ def test_not_after_every_epoch(seven, three, first, said, untrained, monkeypatch
     assert said in repr(check("06-2", lambda config: 1))
 
 
-def sparsely(timeout=9, mode=CheckpointUploadMode.ASYNC, ranks=(0,), asks=(0,)):
-    """What matters of an answer to 06-2: the reports of a rank."""
-
-    def train_sparsely(config):
-        rank = ray.train.get_context().get_world_rank()
-        for epoch in range(1, config["epochs"] + 1):
-            last = epoch == config["epochs"]
-            task = last and ray.train.ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=timeout)
-            options = {"checkpoint": "a folder" if rank in ranks else None, "checkpoint_upload_mode": mode}
-            ray.train.report({"epoch": epoch}, validation=task if rank in asks else False, **options)
-
-    return train_sparsely
-
-
-REPORTS = """
-  sparsely() => solved
-  sparsely(timeout=None) => epoch 7 of 7: its ValidationTaskConfig has no timeout_s
-  sparsely(mode=CheckpointUploadMode.SYNC) => epoch 1 of 7: report waits for the upload
-  sparsely(ranks=(0, 1)) => both ranks attach a checkpoint
-  sparsely(asks=(0, 1)) => only rank 0 asks
-"""
-
-
-@pytest.mark.each_change
-@pytest.mark.parametrize("answer, said", table(REPORTS, globals()))
-def test_what_a_rank_reports(answer, said, untrained, monkeypatch):
-    """Without the engine: rank 1 calls the loop, then rank 0."""
-    committed = reported(*SEVEN, first=1) + reported(*THREE, first=1)
-
-    def report(metrics, checkpoint=None, validation=False, **options):
-        if validation and not checkpoint:
-            raise ValueError("Validation requires a checkpoint to be provided.")
-
-    def run_loop(loop, config, name, remarks, **options):
-        for rank in (1, 0):
-            context = SimpleNamespace(get_world_rank=lambda rank=rank: rank)
-            monkeypatch.setattr(ray.train, "get_context", lambda context=context: context)
-            with learners_errors(name, remarks):
-                found = loop(config)
-        return SimpleNamespace(path="", filesystem=None, return_value=found), []
-
-    monkeypatch.setattr(ray.train, "report", report)
-    monkeypatch.setattr(lesson_06, "run_loop", run_loop)
-    monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: committed)
-    assert said in repr(check("06-2", answer))
-
-
 @pytest.mark.each_change
 def test_a_checkpoint_with_the_wrappers_names():
     one = SimpleNamespace(status=SimpleNamespace(name="VALIDATED"), metrics={"epoch": 0, "wrapped": True})
@@ -134,12 +86,14 @@ def test_a_checkpoint_with_the_wrappers_names():
         lesson_06._same_rows(one, "all", 1)
 
 
-def checkpoint_of(model, epoch):
-    if ray.train.get_context().get_world_rank() != 0:
-        return None
+def saved(model, epoch):
     folder = tempfile.mkdtemp()
     torch.save({"model": getattr(model, "module", model).state_dict(), "epoch": epoch}, f"{folder}/state.pt")
     return ray.train.Checkpoint.from_directory(folder)
+
+
+def checkpoint_of(model, epoch):
+    return saved(model, epoch) if ray.train.get_context().get_world_rank() == 0 else None
 
 
 def gone_too_early(model, epoch):
@@ -168,12 +122,17 @@ CHANGED = """
   {'prepare_model(config["make_model"]())': 'config["make_model"]()'} => rank 0 trained alone
   {DEALT: DEALT.removeprefix("prepare_data_loader"), SET_EPOCH: ""} => both workers train on the same rows
   {'config["batch_size"]': "16"} => a step uses 16 rows of each worker
+  {", timeout_s=60": ""} => its ValidationTaskConfig has no timeout_s
+  {"CheckpointUploadMode.ASYNC": "CheckpointUploadMode.SYNC"} => epoch 1 of 7: report waits for the upload
+  {"checkpoint_of(model": "saved(model"} => both ranks attach a checkpoint
+  {"validation if checkpoint else False": "validation"} => only rank 0 asks
   {"checkpoint_of": "gone_too_early"} => gone before its upload had ended
 """
 
 GIVEN = {
     "checkpoint_of": checkpoint_of,
     "gone_too_early": gone_too_early,
+    "saved": saved,
     "train": torch.utils.data.TensorDataset(torch.rand(64, 1, 28, 28), torch.arange(64) % 10),
 }
 test_a_run_that_a_check_starts = pytest.mark.usefixtures("lab")(changes(CHANGED, globals(), **GIVEN))
@@ -182,20 +141,20 @@ test_a_run_that_a_check_starts = pytest.mark.usefixtures("lab")(changes(CHANGED,
 READ = [list(range(0, 128, 2)) * 3, list(range(1, 128, 2)) * 3]  # in three epochs
 
 
+DEALT_ROWS = """
+  READ => solved
+  [[], READ[1]] => no row of
+  [READ[0], READ[0]] => on the same rows
+  [READ[0][:-32], READ[1][:-32]] => the workers read 106 rows
+  [list(range(0, 60)) * 3, list(range(60, 120)) * 3] => the workers read 120 rows
+  [list(range(126, -1, -2)) * 3, READ[1]] => two epochs have the same order
+"""
+
+
 @pytest.mark.each_change
-@pytest.mark.parametrize(
-    "read, said",
-    [
-        (READ, None),
-        ([[], READ[1]], "no row of"),
-        ([READ[0], READ[0]], "on the same rows"),
-        ([READ[0][:-32], READ[1][:-32]], "the workers read 106 rows"),
-        ([list(range(0, 60)) * 3, list(range(60, 120)) * 3], "the workers read 120 rows"),
-        ([list(range(126, -1, -2)) * 3, READ[1]], "two epochs have the same order"),
-    ],
-)
+@pytest.mark.parametrize("read, said", table(DEALT_ROWS, globals()))
 def test_rows_are_dealt_to_the_workers(read, said):
-    with pytest.raises(Wrong, match=said) if said else contextlib.nullcontext():
+    with pytest.raises(Wrong, match=said) if said != "solved" else contextlib.nullcontext():
         lesson_06._dealt(read, 3)
 
 

@@ -7,6 +7,7 @@ import torch
 from ray import cloudpickle
 
 from course.exercises import check, registry
+from tables import table
 from verdicts import changes
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("course/exercises/", "lessons/checks/")]
@@ -26,21 +27,21 @@ def ranks(first, second=None, empty=None):
 
 
 WITH_NAN = [*RIGHT[0][:9], float("nan")]
-SAID = [
-    (ranks(RIGHT[0]), "solved"),
-    (ranks(FIRST[0][0]), "the rows of rank 0 alone"),
-    (ranks(RIGHT[0], FIRST[1][0]), "on rank 1: these are the rows of rank 1 alone"),
-    (ranks(FIRST[2][0]), "the mean of the ranks' ratios"),
-    (ranks(FIRST[3][0]), "the sum of the ranks' ratios"),
-    (ranks(WITH_NAN), "a digit without rows is nan"),
-    (ranks(RIGHT[0][:9]), "has the shape (9,)"),
-    ([[RIGHT[0], None], [RIGHT[1], RIGHT[1]]], "returns None on rank 1"),
-    (ranks(RIGHT[0], empty=[RIGHT[1], [0.0] * 10]), "on rank 1: these are the rows of rank 1 alone"),
-]
+OF_TWO_RANKS = """
+  ranks(RIGHT[0]) => solved
+  ranks(FIRST[0][0]) => the rows of rank 0 alone
+  ranks(RIGHT[0], FIRST[1][0]) => on rank 1: these are the rows of rank 1 alone
+  ranks(FIRST[2][0]) => the mean of the ranks' ratios
+  ranks(FIRST[3][0]) => the sum of the ranks' ratios
+  ranks(WITH_NAN) => a digit without rows is nan
+  ranks(RIGHT[0][:9]) => has the shape (9,)
+  [[RIGHT[0], None], [RIGHT[1], RIGHT[1]]] => returns None on rank 1
+  ranks(RIGHT[0], empty=[RIGHT[1], [0.0] * 10]) => on rank 1: these are the rows of rank 1 alone
+"""
 
 
 @pytest.mark.each_change
-@pytest.mark.parametrize("values, said", SAID)
+@pytest.mark.parametrize("values, said", table(OF_TWO_RANKS, globals()))
 def test_what_a_check_says_of_two_ranks(values, said, monkeypatch):
     monkeypatch.setattr(lesson_06b, "returned", lambda *args, **options: values)
     assert said in repr(check("06b-1", lambda batches: batches))
@@ -78,24 +79,24 @@ LOSSES = torch.tensor([0.5] * 50 + [1.5] * 51, dtype=torch.float64)
 MEAN = LOSSES.mean().item()
 
 
+OF_A_LOSS = """
+  {"val_loss": MEAN, "rows": 101}, ["1", "2"] => solved
+  None, ["1", "2"] => returns None
+  MEAN, ["1", "2"] => {"val_loss": …, "rows": …} is expected
+  {"val_loss": MEAN, "rows": 100}, ["1", "2"] => one row is missing
+  {"val_loss": MEAN, "rows": 202}, ["1", "2"] => each worker counts all rows
+  {"val_loss": MEAN, "rows": 51}, ["1", "2"] => the count of one rank
+  {"val_loss": MEAN, "rows": 101}, ["1", "1"] => was loaded in 1 process,
+  {"val_loss": MEAN * 101, "rows": 101}, ["1", "2"] => the sum of the losses
+  {"val_loss": MEAN / 2, "rows": 101}, ["1", "2"] => that is half of it
+  {"val_loss": 1.0, "rows": 101}, ["1", "2"] => one process finds
+"""
+
+
 @pytest.mark.each_change
-@pytest.mark.parametrize(
-    "answer, loads, said",
-    [
-        ({"val_loss": MEAN, "rows": 101}, ["1", "2"], None),
-        (None, ["1", "2"], "returns None"),
-        (MEAN, ["1", "2"], '{"val_loss": …, "rows": …} is expected'),
-        ({"val_loss": MEAN, "rows": 100}, ["1", "2"], "one row is missing"),
-        ({"val_loss": MEAN, "rows": 202}, ["1", "2"], "each worker counts all rows"),
-        ({"val_loss": MEAN, "rows": 51}, ["1", "2"], "the count of one rank"),
-        ({"val_loss": MEAN, "rows": 101}, ["1", "1"], "was loaded in 1 process,"),
-        ({"val_loss": MEAN * 101, "rows": 101}, ["1", "2"], "the sum of the losses"),
-        ({"val_loss": MEAN / 2, "rows": 101}, ["1", "2"], "that is half of it"),
-        ({"val_loss": 1.0, "rows": 101}, ["1", "2"], "one process finds"),
-    ],
-)
+@pytest.mark.parametrize("answer, loads, said", table(OF_A_LOSS, globals()))
 def test_what_a_check_says_of_a_loss(answer, loads, said):
-    if said is None:
+    if said == "solved":
         lesson_06b._right_loss(answer, LOSSES, loads)
         return
     with pytest.raises(lesson_06b.Wrong, match="(?s)" + said.replace("{", r"\{").replace("}", r"\}")):

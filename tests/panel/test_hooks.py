@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from labkit.errors import LabError
 from labkit.worker import Tracker, hooks
 from labkit.worker.hooks import following
+from tables import table
 
 pytestmark = pytest.mark.slow
 
@@ -474,24 +475,24 @@ KEPT = (
     None,
     "a",
     math.nan,
+    {1: 2},
+    Decimal("1.5"),
     np.float64(0.5),
     [np.float64(1)],
     {"a": (1, {2})},
-    {1: 2},
-    Decimal("1.5"),
 )
-REFUSED = {  # the metric, its name in the error, and the fix
-    "float32": (np.float32(0.5), "'m'", "float(value)"),
-    "int64": (np.int64(3), "'m'", "float(value)"),
-    "bool": (np.bool_(True), "'m'", "float(value)"),
-    "array of one": (np.array(1.5), "'m'", "float(value)"),
-    "array": (np.zeros((3, 3)), "'m'", "value.tolist()"),
-    "tensor": (torch.ones(2), "'m'", "value.tolist()"),
-    "tensor of one": (torch.tensor(1.0), "'m'", "float(value)"),
-    "nested": ({"a": [1, np.float32(1)]}, "'m'['a'][1]", "float(value)"),
-    "a key": ({np.int64(3): 1}, "'m'", "float(value)"),
-    "an object": (object(), "'m'", "str(value)"),
-}
+REFUSED = """
+  np.float32(0.5) => 'm' => float(value)
+  np.int64(3) => 'm' => float(value)
+  np.bool_(True) => 'm' => float(value)
+  np.array(1.5) => 'm' => float(value)
+  np.zeros((3, 3)) => 'm' => value.tolist()
+  torch.ones(2) => 'm' => value.tolist()
+  torch.tensor(1.0) => 'm' => float(value)
+  {"a": [1, np.float32(1)]} => 'm'['a'][1] => float(value)
+  {np.int64(3): 1} => 'm' => float(value)
+  object() => 'm' => str(value)
+"""
 
 
 @pytest.mark.parametrize("value", KEPT, ids=str)
@@ -500,9 +501,8 @@ def test_what_ray_keeps_with_a_checkpoint_is_reported(value):
     _TrainingResultState(checkpoint_dir_name="c", metrics={"m": value}).json()
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_ends_rays_controller_is_refused_at_the_report(name):
-    value, where, fix = REFUSED[name]
+@pytest.mark.parametrize("value, where, fix", table(REFUSED, globals()))
+def test_what_ends_rays_controller_is_refused_at_the_report(value, where, fix):
     with pytest.raises(ValueError, match="serializ"):
         _TrainingResultState(checkpoint_dir_name="c", metrics={"m": value}).json()
     with pytest.raises(LabError) as caught:

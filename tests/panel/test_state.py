@@ -1,6 +1,7 @@
 """What happened in a run: sequences of events in, numbers out."""
 
 import math
+import re
 import time
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from labkit.panel.training import DECIDED, TrainingRun
 from runs_told import T0, Run
+from tables import rows
 
 
 @pytest.fixture
@@ -257,61 +259,68 @@ def test_a_step_of_the_next_epoch_may_overtake_a_report():
         assert [one.label for one in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
 
 
-# Each: reports as (epoch, passes that were over, steps since), and the epochs, from 0.
-COUNTED = {
-    "from 0": ([(0, 1, 0), (1, 2, 0), (2, 3, 0)], [0, 1, 2]),
-    "from 1": ([(1, 1, 0), (2, 2, 0), (3, 3, 0)], [0, 1, 2]),
-    "from 0, twice an epoch": ([(0, 0, 5), (0, 1, 0), (1, 1, 5), (1, 2, 0)], [0, 0, 1, 1]),
-    "from 1, twice an epoch": ([(1, 0, 5), (1, 1, 0), (2, 1, 5), (2, 2, 0)], [0, 0, 1, 1]),
-    "from 0, in the last step": ([(0, 0, 10), (1, 1, 10)], [0, 1]),
-    "halves": ([(0.5, 0, 5), (1.0, 1, 0), (1.5, 1, 5), (2.0, 2, 0)], [0, 0, 0.5, 1]),
-    "halves, from the first step on": ([(0.0, 0, 1), (0.5, 0, 5), (1.0, 1, 0)], [0, 0, 0]),
-    "whole ones of fractions": ([(1.0, 1, 0), (1.5, 1, 5), (2.0, 2, 0)], [0, 0.5, 1]),
-    "two passes an epoch, from 0": ([(0, 2, 0), (1, 4, 0), (2, 6, 0)], [0, 1, 2]),
-    "two passes an epoch, from 1": ([(1, 2, 0), (2, 4, 0), (3, 6, 0)], [0, 1, 2]),
-    "every second epoch, from 0": ([(1, 2, 0), (3, 4, 0)], [1, 3]),
-    "every second epoch, from 1": ([(2, 2, 0), (4, 4, 0)], [1, 3]),
-    "the untrained model, from 0": ([(0, 0, 0), (0, 1, 0), (1, 2, 0)], [0, 0, 1]),
-    "the untrained model is 0": ([(0, 0, 0), (1, 1, 0), (2, 2, 0)], [0, 0, 1]),
-    "no epoch": ([(None, 1, 0), (None, 2, 0), (None, 2, 0)], [0, 1, 1]),
-    "no epoch, twice an epoch": ([(None, 0, 5), (None, 1, 0), (None, 1, 5)], [0, 0, 1]),
-    "no number": ([("one", 1, 0), (math.nan, 2, 0), (True, 3, 0)], [0, 1, 2]),
-}
+NO_NUMBERS = {"one": "one", "True": True}
+# A loop; its reports, each as epoch@passes that were over+steps since; and the epochs that are shown, from 0.
+COUNTED = """
+from 0                         | 0@1+0 1@2+0 2@3+0 | 0 1 2
+from 1                         | 1@1+0 2@2+0 3@3+0 | 0 1 2
+from 0, twice an epoch         | 0@0+5 0@1+0 1@1+5 1@2+0 | 0 0 1 1
+from 1, twice an epoch         | 1@0+5 1@1+0 2@1+5 2@2+0 | 0 0 1 1
+from 0, in the last step       | 0@0+10 1@1+10 | 0 1
+halves                         | 0.5@0+5 1.0@1+0 1.5@1+5 2.0@2+0 | 0 0 0.5 1
+halves, from the first step on | 0.0@0+1 0.5@0+5 1.0@1+0 | 0 0 0
+whole ones of fractions        | 1.0@1+0 1.5@1+5 2.0@2+0 | 0 0.5 1
+two passes an epoch, from 0    | 0@2+0 1@4+0 2@6+0 | 0 1 2
+two passes an epoch, from 1    | 1@2+0 2@4+0 3@6+0 | 0 1 2
+every second epoch, from 0     | 1@2+0 3@4+0 | 1 3
+every second epoch, from 1     | 2@2+0 4@4+0 | 1 3
+the untrained model, from 0    | 0@0+0 0@1+0 1@2+0 | 0 0 1
+the untrained model is 0       | 0@0+0 1@1+0 2@2+0 | 0 0 1
+no epoch                       | -@1+0 -@2+0 -@2+0 | 0 1 1
+no epoch, twice an epoch       | -@0+5 -@1+0 -@1+5 | 0 0 1
+no number                      | one@1+0 nan@2+0 True@3+0 | 0 1 2
+"""
 
 
-@pytest.mark.parametrize("name", COUNTED)
-def test_however_a_loop_counts(name):
-    reports, epochs = COUNTED[name]
+@pytest.mark.parametrize("row", COUNTED.strip().splitlines())
+def test_however_a_loop_counts(row):
+    _, reports, epochs = row.split("|")
     run = Run(engine="Ray Train").epoch(0, 1, total=10).epoch(1, 11, total=10)
-    for epoch, passes, step in reports:
-        metrics = {"loss": 1.0} if epoch is None else {"loss": 1.0, "epoch": epoch}
-        run("report", 30, metrics=metrics, passes=passes, step=step)
-    assert [one["epoch"] for one in run.state.history] == epochs
+    for report in reports.split():
+        epoch, passes, step = re.split("[@+]", report)
+        metrics = (
+            {"loss": 1.0} if epoch == "-" else {"loss": 1.0, "epoch": NO_NUMBERS.get(epoch) or float(epoch)}
+        )
+        run("report", 30, metrics=metrics, passes=int(passes), step=int(step))
+    assert [report["epoch"] for report in run.state.history] == [float(epoch) for epoch in epochs.split()]
     run.state.fill(T0 + 31)
     for curve in run.state.plot.curves:
         assert [x for x, _ in curve.points] == sorted(x for x, _ in curve.points)
 
 
-@pytest.mark.parametrize(
-    ("checkpoints", "earlier"),
-    [
-        ([(0, 0), (1, 1), (2, 2)], 3),
-        ([(0, 1), (1, 2), (2, 3)], 3),
-        ([(2, 2)], 3),  # the others were deleted
-        ([(2, 3)], 3),
-        ([(1, 1), (3, 3)], 4),  # every second epoch, from 0
-        ([(1, 0), (3, 1)], 2),  # two reports an epoch, from 0 and from 1
-        ([(1, 1), (3, 2)], 2),
-        ([(0, 0.5), (1, 1.0), (2, 1.5)], 1),
-        ([(0, None), (1, None)], 2),
-        ([(0, "x"), (1, math.nan), (2, [1])], 3),
-        ([], 0),
-    ],
-)
-def test_how_many_epochs_an_earlier_run_has_made(checkpoints, earlier):
+EARLIER = """
+  (0, 0), (1, 1), (2, 2) => 3
+  (0, 1), (1, 2), (2, 3) => 3
+  # the others were deleted
+  (2, 2), => 3
+  (2, 3), => 3
+  # every second epoch, from 0
+  (1, 1), (3, 3) => 4
+  # two reports an epoch, from 0 and from 1
+  (1, 0), (3, 1) => 2
+  (1, 1), (3, 2) => 2
+  (0, 0.5), (1, 1.0), (2, 1.5) => 1
+  (0, None), (1, None) => 2
+  (0, "x"), (1, math.nan), (2, [1]) => 3
+  *[] => 0
+"""
+
+
+@pytest.mark.parametrize("heading, checkpoints, earlier", rows(EARLIER))
+def test_how_many_epochs_an_earlier_run_has_made(heading, checkpoints, earlier):
     run = Run(epochs=9, engine="Ray Train")
-    run.state.goes_on_after((number, {"epoch": epoch}) for number, epoch in checkpoints)
-    assert run.state.earlier == earlier
+    run.state.goes_on_after((number, {"epoch": epoch}) for number, epoch in eval(f"[{checkpoints}]"))
+    assert run.state.earlier == int(earlier)
 
 
 def test_a_report_of_a_process_that_is_gone_comes_too_late(run):
