@@ -4,15 +4,13 @@ Ranks are killed, frozen and slowed down in lessons 03b, 08 and 09, whose claims
 nodes, controllers and kernels in the campaign (test_campaign.py).
 """
 
-import threading
 from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from course import faults
 from labkit.errors import LabError
-from labkit.local import family, storage
+from labkit.local import family
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
 from labs import runs, until
@@ -64,15 +62,3 @@ def test_a_rank_on_another_machine_is_not_mistaken_for_a_local_process(lab):
         faults._rank(stand_in, 0)
     worker.node = one.node
     assert faults._rank(stand_in, 0) == [one.process]
-
-
-def test_a_frozen_store_answers_again(home):
-    with storage.start() as store:
-        bucket = store.bucket("frozen")
-        (server,) = [one.process for one in family.running(home, family.STORE) if one.is_origin]
-        fault = faults.freeze("freeze the store", lambda panel: [server], 5)
-        threading.Thread(target=fault.now).start()
-        until(lambda: server.status() == psutil.STATUS_STOPPED)
-        store.files.invalidate_cache()
-        assert store.files.ls(bucket) == []  # as soon as it runs on
-        assert fault.wait(90).outcome == "made" and server.status() != psutil.STATUS_STOPPED

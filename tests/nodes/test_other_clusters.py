@@ -187,12 +187,6 @@ def test_a_validation_and_a_sweep(there):
     assert told["best"] == {"x": 2} and told["idle"]
 
 
-def test_the_plain_script_of_lesson_03(there):
-    told = there.job("plain")
-    assert told["accuracy"] > 0.9 and told["idle"]
-    assert told["rows"] == 6 * 1438 and told["first_event"] > 0
-
-
 def test_check_says_what_is_there(there):
     """On each node, also where nothing is installed but Ray and torch."""
     home = {"LABKIT_HOME": f"{there.net.folder}/shared/home"}

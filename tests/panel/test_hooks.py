@@ -1,7 +1,6 @@
 """Loops that know nothing of the panel: what is counted from outside, and that it changes nothing."""
 
 import contextlib
-import itertools
 import math
 import subprocess
 import sys
@@ -394,15 +393,6 @@ print([(event["step"], event["rows"]) for event in events if event["kind"] == "s
 def test_torch_is_not_imported_for_a_loop_and_is_followed_if_the_loop_imports_it():
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=250)
     assert done.stdout.strip() == "[(2, 10)]", done.stderr
-
-
-def test_each_slow_step_is_told_when_it_is_made(tracker, events, monkeypatch):
-    clock = itertools.count()
-    monkeypatch.setattr(hooks, "perf_counter", lambda: float(next(clock)))
-    with following(tracker):
-        train(Hand(), loader(), epochs=2)
-    told = [(one["epoch"], one["step"]) for one in events if one["kind"] == "step" and not one["done"]]
-    assert told == [(epoch, step) for epoch in range(2) for step in range(1, 6)]
 
 
 def test_an_error_in_a_step_that_the_loop_survives(tracker, events):

@@ -1,6 +1,5 @@
 """What happened in a run: sequences of events in, numbers out."""
 
-import math
 import re
 import time
 
@@ -9,7 +8,7 @@ import pytest
 
 from labkit.panel.training import DECIDED, TrainingRun
 from runs_told import T0, Run
-from tables import rows
+from tables import evaluated, rows
 
 
 @pytest.fixture
@@ -167,22 +166,6 @@ def test_steps_after_the_last_checkpoint_that_arrived_are_repeated():
 # -- reports, and what is too late ---------------------------------------------------------------------
 
 
-def test_reports_may_count_epochs_from_1():
-    run = Run(epochs=3)
-    for epoch in (0, 1, 2):
-        run.epoch(epoch, epoch * 10, total=10)
-        run("report", metrics={"epoch": epoch + 1, "loss": 1.0}).saved(epoch + 1, epoch * 10 + 9)
-    assert [one["epoch"] for one in run.state.history] == [0, 1, 2] and run.state.fraction() == 1.0
-    assert [one.label for one in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
-
-
-def test_reports_with_and_without_epoch_of_rank_0(run):
-    for metrics in ({"loss": 1.0}, {"epoch": 7}, {"epoch": "last"}, {"epoch": math.nan}):
-        run("report", metrics=metrics)("report", rank=1, pid=101, metrics={"epoch": 5})
-    run("report", metrics={"epoch": 7.0}, epoch=9)("report")
-    assert [report["epoch"] for report in run.state.history] == [0, 7, 2, 3, 9, 5]
-
-
 def test_prints_failures_and_what_comes_after_the_end():
     run = Run(world_size=2)("failure", rank=1, text="ValueError: no")
     for k in range(1000):
@@ -319,7 +302,7 @@ EARLIER = """
 @pytest.mark.parametrize("heading, checkpoints, earlier", rows(EARLIER))
 def test_how_many_epochs_an_earlier_run_has_made(heading, checkpoints, earlier):
     run = Run(epochs=9, engine="Ray Train")
-    run.state.goes_on_after((number, {"epoch": epoch}) for number, epoch in eval(f"[{checkpoints}]"))
+    run.state.goes_on_after((number, {"epoch": epoch}) for number, epoch in evaluated(f"[{checkpoints}]", {}))
     assert run.state.earlier == int(earlier)
 
 

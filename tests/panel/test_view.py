@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 import golden
-from labkit.panel.drawing import snapshot, timeline
+from labkit.panel.drawing import snapshot
 from runs_told import T0, Run
 
 EVIL = "<script>alert('x')</script>\"' & </div></pre></svg>"
@@ -101,6 +101,36 @@ def deleted():
     return run.saved(0, 4, "deleted").saved(2, 4, "deleted")
 
 
+def counts():
+    run = Run("08", engine="Ray Train")
+    for step in range(1, 6):
+        run("report", 10 * step, metrics={"step": step, "workers": 2})
+    return run
+
+
+def only_epochs():
+    run = Run(engine="Ray Train", epochs=2)
+    for epoch in range(2):
+        run("report", 10 + epoch, metrics={"epoch": epoch})
+        run("checkpoint", 12, path=f"/c/{epoch}", bytes=1000, status="pending", metrics={"epoch": epoch})
+        run("checkpoint", 30, path=f"/c/{epoch}", status="timed out", metrics={"epoch": epoch})
+    return run
+
+
+def to_validate():
+    """Of a run whose checkpoints wait for validation, metrics are called reported."""
+    run = Run(engine="Ray Train", epochs=3)
+    for epoch in range(3):
+        run.epoch(epoch, 10 * epoch, seconds=5)
+        run("report", 10 * epoch + 6, metrics={"epoch": epoch, "loss": 0.2, "val_accuracy": 0.99})
+        run.saved(epoch, 10 * epoch + 7, val_accuracy=0.99).saved(epoch, 10 * epoch + 7, "pending")
+    return run
+
+
+def partly_validated():
+    return to_validate().decided(0, 31, val_accuracy=0.5).decided(1, 32, "failed")
+
+
 SEEN = {  # a run, and the second at which it is looked at
     "a training": (training, 51),
     "nothing happened": (lambda: Run(phase="starting"), 3),
@@ -124,6 +154,10 @@ SEEN = {  # a run, and the second at which it is looked at
     ),
     "validations": (validating, 60),
     "deleted checkpoints": (deleted, 9),
+    "reports of counts alone, which have no curve": (counts, 100),
+    "reports of the epoch alone": (only_epochs, 40),
+    "checkpoints that wait for validation": (to_validate, 30),
+    "of which one is validated, and one is not": (partly_validated, 33),
 }  # fmt: skip
 
 
@@ -175,13 +209,6 @@ def test_validated_metrics_have_a_curve():
     assert any(re.match(r"M92\.0 .*L150\.0 ", path) for path in paths), paths
 
 
-def test_a_bar_of_the_time_axis_says_what_it_is_without_its_colour():
-    svg = checked(timeline(validating().state.timeline(T0 + 60)))
-    said = {title.text for title in svg.iter("title")}
-    assert {"training 1: 7.5 s", "validation 1: 3.0 s, validated", "validation 4: 5.0 s"} <= said
-    assert {"✕ 3", "✕ 2", "training", "validation"} <= {text.text for text in svg.iter("text")}
-
-
 # -- whatever users supply, and how much of it ----------------------------------------------------------
 
 
@@ -197,36 +224,3 @@ def test_everything_is_escaped(status):
     run.state.note, run.state.status = EVIL, status
     html = snapshot(run.state, T0 + 100, FILES).html
     assert "<script" not in html and words(html)
-
-
-def test_a_run_that_reported_counts_alone_ends_without_an_empty_plot():
-    run = Run("08", engine="Ray Train")
-    for step in range(1, 6):
-        run("report", 10 * step, metrics={"step": step, "workers": 2})
-    assert list(checked(live(run)).iter("svg"))
-    assert not list(checked(summary(run).partition("</style>")[2]).iter("svg"))
-
-
-def test_of_validated_checkpoints_the_validated_metric_is_shown_and_named():
-    run = Run(engine="Ray Train", epochs=3)
-    for epoch in range(3):
-        run.epoch(epoch, 10 * epoch, seconds=5)
-        run("report", 10 * epoch + 6, metrics={"epoch": epoch, "loss": 0.2, "val_accuracy": 0.99})
-        run.saved(epoch, 10 * epoch + 7, val_accuracy=0.99).saved(epoch, 10 * epoch + 7, "pending")
-    said = words(live(run, 30))
-    assert "0.990 val_accuracy, reported" in said and "0.200 loss, reported" in said
-    run.decided(0, 31, val_accuracy=0.5).decided(1, 32, "failed")
-    said = words(live(run, 33))
-    assert "0.500 val_accuracy, validated" in said and "0.990 val_accuracy," not in said
-    said = words(summary(run, at=40))
-    assert "reported loss 0.200 · validated val_accuracy 0.500" in said
-
-
-def test_a_run_whose_loop_reports_the_epoch_alone_has_its_table_of_checkpoints():
-    run = Run(engine="Ray Train", epochs=2)
-    for epoch in range(2):
-        run("report", 10 + epoch, metrics={"epoch": epoch})
-        run("checkpoint", 12, path=f"/c/{epoch}", bytes=1000, status="pending", metrics={"epoch": epoch})
-        run("checkpoint", 30, path=f"/c/{epoch}", status="timed out", metrics={"epoch": epoch})
-    said = words(summary(run, at=40))
-    assert "epoch 2 1.0 kB" in said and "✕ timed out" in said

@@ -86,37 +86,16 @@ def test_a_scheduler_inside_another_one_decides():
     assert plan.stopped == set() and plan.ended == {"t"}
 
 
-def test_what_a_limit_of_the_sweep_ends_is_cut_off_and_what_was_stopped_early_stays_so(tmp_path, monkeypatch):
+def test_which_trials_were_stopped_early_is_known_after_a_restoration(tmp_path):
     run = tune.RunConfig(name="saved", storage_path=str(tmp_path))
-    tuner = tune.Tuner(print, run_config=run, tune_config=tune.TuneConfig(metric="score", mode="max"))
-    panel = SweepPanel("limit")
-    panel.plan = plan = TunerPlan.from_tuner(tuner)
-    panel.state = panel.new_state()
-    monkeypatch.setattr(SweepPanel, "current", lambda: panel)
-
-    def trial(id, *, done):
-        result = {"score": 1, "training_iteration": 2, "done": done}
-        about = {"trial_id": id, "experiment_tag": "0", "config": {}, "status": "TERMINATED"}
-        return SimpleNamespace(**about, run_metadata=SimpleNamespace(last_result=result))
-
-    whole, limited, early = (
-        trial("whole", done=True),
-        trial("limited", done=False),
-        trial("early", done=False),
-    )
-    callback = SweepCallback()
-    callback.on_trial_complete(trial=whole)
-    callback.on_trial_complete(trial=early)
-    callback.on_step_begin(trials=[whole, limited, early])
-    callback.on_step_end()
-    status = {id: known.status for id, known in panel.state.trials.items()}
-    assert status == {"whole": "finished", "limited": "cut off", "early": "stopped early"}
-    (tmp_path / "saved").mkdir(exist_ok=True)
+    plan = TunerPlan(print, {}, tune.TuneConfig(metric="score", mode="max"), run)
+    plan.stopped.add("early")
+    (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "experiment_state-1.json").write_text("{}")
     plan.save_state(tmp_path / "saved")
-    again = TunerPlan(print, {}, tune.TuneConfig(), run, restored=True)
-    again.restore_state()
-    assert again.stopped == {"early"}
+    restored = TunerPlan(print, {}, tune.TuneConfig(), run, restored=True)
+    restored.restore_state()
+    assert restored.stopped == {"early"}
 
 
 def test_a_sweep_of_which_only_paused_trials_are_left_says_so(tmp_path, monkeypatch):
