@@ -132,7 +132,7 @@ def partly_validated():
 
 
 SEEN = {  # a run, and the second at which it is looked at
-    "a training": (training, 51),
+    "two workers": (training, 51),
     "nothing happened": (lambda: Run(phase="starting"), 3),
     "a stream": (lambda: Run().step(10, step=4), 10),
     "a loop that counts steps": (
@@ -168,7 +168,7 @@ def test_what_the_reader_sees(request):
         shown[f"{name}, afterwards"] = summary(tell(), at=at, files=FILES[:1])
     for status in ("failed", "stopped"):
         run = training()("failure", text="loop, cell 5, line 3\nValueError: <boom>")
-        shown[f"a training that is {status}"] = summary(run, status, at=51)
+        shown[f"a run that {status}"] = summary(run, status, at=51)
     golden.compare(request.config, "training", shown)
 
 
