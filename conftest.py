@@ -42,12 +42,8 @@ def _stage(item: pytest.Item) -> str:
     return next((stage for stage in _STAGES if item.get_closest_marker(stage)), "unit")
 
 
-def _module(path: Path) -> str:
-    return path.stem.removeprefix("test_")
-
-
 def _quick(path: Path) -> bool:
-    return _module(path) not in tiers.SLOW and path.suffix == ".py"
+    return path.suffix == ".py" and "slow" not in tiers.module_marks(path)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -64,7 +60,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if _quick(item.path) and _stage(item) == "unit":
         item.add_marker("quick")
-    if tiers.is_deep(_module(item.path), item.name):
+    if item.get_closest_marker("covers") and not item.get_closest_marker("each_change"):
         item.add_marker("deep")
 
 
@@ -75,6 +71,7 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the modules in a random order")
+    parser.addoption("--golden", action="store_true", help="write tests/golden instead of comparing it")
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k have chosen

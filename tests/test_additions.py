@@ -14,6 +14,9 @@ import lesson
 from labkit.errors import LabError
 from lesson import Cell
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("tools/", "docs/api.md")]
+
+
 ROOT = build.FOLDER.parent
 LESSONS = {path.stem: lesson.read(path) for path in build.sources()}
 HEAD = Cell("markdown", "# 07 · Sums\n**Time** about 5 minutes · **Needs** 00")

@@ -11,6 +11,9 @@ from benchmarks import interrupts
 from benchmarks._paired import Found, measure
 from labkit.runs import record as records
 
+pytestmark = pytest.mark.covers("labkit/interrupts.py", "benchmarks/")
+
+
 FOLDER = Path(benchmarks.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
 

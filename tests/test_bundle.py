@@ -16,6 +16,9 @@ import build
 import bundle
 from labkit.errors import LabError
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("datasets/", "tools/")]
+
+
 # In place of Python: makes an environment whose Python notes what it is asked to do.
 STAND_IN = """#!/bin/sh
 echo "$*" >> "$LOG"

@@ -14,17 +14,19 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+import records
 from labkit import runs
 from labkit.errors import LabError
 from labkit.local import family, supervision
 from labkit.local.object_server import read_keys, write_keys
-from labkit.runs.record import RunRecord, folder_of
+from labkit.runs.record import FILE_NAME
+
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/runs/")]
+
 
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "25"))
-RANDOM = np.random.default_rng(0)
 PIECES = (b"\0", b"\xff", b"\x80\0\0\0", b"\x7f\xff\xff\xff", b"-1", b"NaN", b'"', b"\r\n", b",", b"[" * 9)
 
 
@@ -49,13 +51,15 @@ def damaged(good: bytes, draw: random.Random) -> bytes:
 
 def record(home: Path) -> tuple[Path, Callable[[], None]]:
     """Write a good record, and return its file and what reads it."""
-    one = RunRecord(
-        name="03-torch", run_id="id-0", engine="Ray Train", state="finished", rows=1437, seed=3,
-        started_at="2026-01-31T12:00:00+00:00", config={"lr": 0.1, "model": {"width": 8}},
-        seconds={"start": 2.5, "training": 5.5}, seconds_per_epoch=[3.0, 2.5], metrics={"loss": 0.14},
-        history=[{"epoch": 0, "loss": 0.3}, {"epoch": 1, "loss": 0.14}], versions={"torch": "2"},
-    )  # fmt: skip
-    path = one.write(folder_of(home, one.name, one.run_id))
+    about = {
+        "rows": 1437,
+        "seed": 3,
+        "versions": {"torch": "2"},
+        "config": {"lr": 0.1, "model": {"width": 8}},
+    }
+    about |= {"seconds": {"start": 2.5, "training": 5.5}, "seconds_per_epoch": [3.0, 2.5]}
+    history = [{"epoch": 0, "loss": 0.3}, {"epoch": 1, "loss": 0.14}]
+    path = records.write(home, history=history, metrics={"loss": 0.14}, **about) / FILE_NAME
 
     def read():
         str(runs.table(home=home))

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import labkit
+from requirements import needed
 from tests import tiers
 
 
@@ -70,19 +71,7 @@ def test_pins_that_were_chosen_on_purpose(pins):
 
 def test_everything_that_is_needed_is_pinned(requirements, pins):
     """But for what torch brings: a build for GPUs needs more packages than one for CPUs."""
-    found, queue = set(), list(requirements)
-    while queue:
-        requirement = queue.pop()
-        name = canonicalize_name(requirement.name)
-        if (name, *requirement.extras) in found or name == "torch":
-            continue
-        found.add((name, *requirement.extras))
-        for line in metadata.requires(name) or []:
-            further = Requirement(line)
-            extras = requirement.extras or {""}
-            if not further.marker or any(further.marker.evaluate({"extra": extra}) for extra in extras):
-                queue.append(further)
-    assert {name for name, *_ in found} - set(pins) == set()
+    assert needed(map(str, requirements), without=["torch"]) - set(pins) == set()
 
 
 def test_every_package_that_is_imported_is_declared(root, requirements):

@@ -13,6 +13,9 @@ from course.classroom import __main__ as command
 from course.classroom import grading
 from course.exercises import lessons
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("course/classroom/")]
+
+
 LESSONS = [path for path in build.sources() if path.stem != "tour"]  # which has no exercises
 SCHEMA = {"grade_id": str, "schema_version": int}
 SCHEMA |= dict.fromkeys(("grade", "solution", "locked", "task"), bool)

@@ -14,6 +14,9 @@ import pytest
 import install
 import web
 
+pytestmark = pytest.mark.slow
+
+
 PIN = next(
     line for line in (install.ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch==")
 )

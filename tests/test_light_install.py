@@ -20,11 +20,14 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from labkit.local import supervision
 from labkit.machine import free_port
 from labs import until
+from requirements import needed
+
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/panel/", "labkit/worker/")]
+
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINES = ("ray[train]", "torch")
@@ -82,22 +85,6 @@ with Panel("one-process", epochs=3) as panel:
 """
 
 
-def needed(*lines: str) -> set[str]:
-    """The distributions that these requirements bring, as pip would choose them here."""
-    found, queue = set(), [Requirement(line) for line in lines]
-    while queue:
-        one = queue.pop()
-        key = (canonicalize_name(one.name), *sorted(one.extras))
-        if key not in found:
-            found.add(key)
-            extras = one.extras or {""}
-            further = map(Requirement, metadata.requires(one.name) or [])
-            queue += [
-                r for r in further if not r.marker or any(r.marker.evaluate({"extra": e}) for e in extras)
-            ]
-    return {name for name, *_ in found}
-
-
 @pytest.fixture(scope="module")
 def declared() -> list[str]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -122,7 +109,7 @@ def environment(tmp_path, wheel):
     def _environment(*lines: str) -> Path:
         venv.create(tmp_path / "light", with_pip=False)
         (site,) = (tmp_path / "light" / "lib").glob("python*/site-packages")
-        for distribution in map(metadata.distribution, needed(*lines)):
+        for distribution in map(metadata.distribution, needed(lines)):
             for top in {file.parts[0] for file in distribution.files} - {"..", "__pycache__"}:
                 if not (site / top).exists():
                     (site / top).symlink_to(distribution.locate_file(top))
@@ -139,10 +126,11 @@ def run(python: Path, code: str, home: Path, **more: str) -> subprocess.Complete
     return subprocess.run(command, env=variables, cwd=home, capture_output=True, text=True, timeout=800)
 
 
+@pytest.mark.each_change
 def test_it_is_small_and_has_no_upper_bounds(declared, wheel):
     assert not [line for line in declared if Requirement(line).specifier]
     # What pip brings beyond Ray and torch, with labkit itself: the issue's limit is 12 packages, 40 MB.
-    more = needed(*declared) - needed(*ENGINES)
+    more = needed(declared) - needed(ENGINES)
     sizes = [file.size or 0 for name in more for file in metadata.distribution(name).files]
     assert len(more) + 1 <= 12
     assert sum(sizes) + sum(entry.file_size for entry in zipfile.ZipFile(wheel).infolist()) < 40e6

@@ -29,6 +29,9 @@ from kernels import without_ports
 from labkit.local import family, supervision
 from labs import solved_exercises, wait_until_nothing_lives
 
+pytestmark = pytest.mark.slow
+
+
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 SOURCES = sorted((FOLDER.parent / "lessons").glob("*.py"))
 LESSONS = [source.stem for source in SOURCES]

@@ -14,6 +14,9 @@ import pytest
 from labkit.local import java
 from labs import until
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("course/datasets/", "datasets/")]
+
+
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks" / "plain"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
 _SECONDS = 900  # of a script that hangs; lesson 11 once took 231 in CI, and takes 115 on a busy machine

@@ -9,6 +9,9 @@ from labkit.errors import LabError, RunFailed
 from labkit.local import family
 from labkit.settings import Settings
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("benchmarks/_engines/")]
+
+
 PLAIN, TORCHRUN = ENGINES[:2]
 
 

@@ -11,7 +11,7 @@ from course import classroom
 from course.classroom import plan
 from jupyterlab import ARTEFACTS, browser, new_page
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.slow, pytest.mark.covers("course/classroom/"), pytest.mark.browser]
 
 
 @pytest.fixture

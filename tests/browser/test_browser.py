@@ -17,7 +17,7 @@ from kernels import FIT, SETUP
 from labkit.local import family, supervision
 from labs import solved_exercises
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 LESSON = "03_torch_trainer"
 # The cell that trains on the cluster, by its text.

@@ -6,7 +6,7 @@ import build
 import slides
 from jupyterlab import ARTEFACTS, browser
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.slow, pytest.mark.covers("tools/"), pytest.mark.browser]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,11 @@ import pytest
 from jupyterlab import ARTEFACTS, NotebookPage, browser, served, write_notebook
 from labkit.local import supervision
 
-pytestmark = pytest.mark.browser
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("labkit/panel/", "labkit/worker/", "labkit/display/", "labkit/tune/"),
+    pytest.mark.browser,
+]
 
 SETUP = """
 import os, time

@@ -8,7 +8,7 @@ import pytest
 from film import Film
 from jupyterlab import ARTEFACTS, NotebookPage, browser, served
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/panel/", "labkit/worker/"), pytest.mark.browser]
 
 TRAINING = "with panel.watch(trainer):\n    together = trainer.fit()"
 

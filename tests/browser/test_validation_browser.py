@@ -4,7 +4,11 @@ import pytest
 
 from jupyterlab import ARTEFACTS, NotebookPage, browser, served, write_notebook
 
-pytestmark = pytest.mark.browser
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("labkit/panel/", "labkit/worker/", "labkit/display/"),
+    pytest.mark.browser,
+]
 
 SETUP = """
 import os, tempfile, time

@@ -15,7 +15,7 @@ import website
 from jupyterlab import ARTEFACTS, browser, new_page
 from labkit.errors import LabError
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.slow, pytest.mark.covers("tools/website.py"), pytest.mark.browser]
 
 PAGES = [
     "README",

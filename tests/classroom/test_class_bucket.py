@@ -8,6 +8,8 @@ import object_servers
 from course import classroom
 from labkit.errors import LabError
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/storage/", "course/classroom/")]
+
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):

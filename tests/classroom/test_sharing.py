@@ -16,6 +16,8 @@ from labkit.runs import RunRecord
 from labkit.settings import CHECKOUT
 from labs import runs, until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):

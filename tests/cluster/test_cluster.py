@@ -33,7 +33,7 @@ from labkit.machine import free_port
 from labkit.settings import Settings
 from labs import python, runs, until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/"), pytest.mark.fault]
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +164,7 @@ def _first_address(process):
 # -- while it runs --------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_change
 def test_it_has_the_nodes_that_were_asked_for(lab):
     assert [(node.name, node.cpus, node.alive) for node in lab.nodes] == [
         ("head", 2, True),
@@ -175,6 +176,7 @@ def test_it_has_the_nodes_that_were_asked_for(lab):
     assert lab.log_dir.is_dir()
 
 
+@pytest.mark.each_change
 def test_a_second_start_returns_the_first_and_says_if_more_was_asked_for(lab, recwarn):
     assert cluster.start() is lab
     assert cluster.start(nodes=2, cpus_per_node=2) is lab
@@ -195,6 +197,7 @@ def test_a_script_that_ends_leaves_the_cluster_to_the_others(lab):
     assert ray.get(where.remote()) in [node.id for node in lab.nodes]
 
 
+@pytest.mark.each_change
 def test_a_node_is_added_used_and_removed(lab):
     node = lab.add_node(cpus=1, resources={"fast_disk": 1})
     assert (node.name, node.cpus, node.resources["fast_disk"]) == ("node-3", 1, 1)
@@ -225,6 +228,7 @@ def test_a_node_that_was_too_slow_or_had_one_port_twice_is_started_again(lab, tm
     lab.remove_node(added)
 
 
+@pytest.mark.each_change
 def test_a_node_that_dies_is_seen_and_its_place_can_be_filled(lab, home):
     node = lab.add_node(cpus=1)
     raylet = next(one for one in family.running(home, "cluster", node.name) if one.role.endswith(": raylet"))
@@ -253,6 +257,7 @@ def test_an_interrupted_new_node_is_gone_again(lab, home):
     until(lambda: len(lab.nodes) == 2)
 
 
+@pytest.mark.each_change
 def test_a_training_that_has_no_room_is_refused(lab):
     lab.check_capacity(workers=4)
     with pytest.raises(LabError, match="4 of 4 CPUs"):
@@ -311,6 +316,7 @@ def test_who_connects_uses_the_cluster_and_never_stops_it(lab, home):
     assert len(lab.nodes) == 2
 
 
+@pytest.mark.each_change
 def test_a_wrong_token_or_none_is_refused(lab, home, tmp_path, monkeypatch):
     (tmp_path / "token").write_text("f" * 64)
     done = python(CONNECT, lab.address, tmp_path / "token", LABKIT_HOME=str(tmp_path))
@@ -487,6 +493,7 @@ def test_it_runs_on_without_what_it_can_do_without(lab, home):
     assert lab.is_running and cluster.current() is lab and ray.get(ray.remote(lambda: 1).remote()) == 1
 
 
+@pytest.mark.each_change
 def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home, monkeypatch):
     assert len(members(home)) > 5
     release = lab._leave

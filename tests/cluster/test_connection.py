@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from labkit.cluster import connection, current, peek
+from labkit.cluster import connection
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.cluster.handle import Cluster
 from labkit.errors import LabError
@@ -18,7 +18,7 @@ from labkit.local import cluster, family, supervision
 from labkit.machine import free_port
 from labs import python, until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/"), pytest.mark.fault]
 TOKEN = "e" * 64
 
 
@@ -99,6 +99,7 @@ sys.exit(main(["check", sys.argv[1], "--json"]))
 """
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize("way", ["RAY_AUTH_TOKEN", "none"])
 def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
     """As in the containers of docs/clusters, and as on a cluster without authentication.
@@ -194,18 +195,6 @@ def test_a_relative_token_file_stays_the_same_after_a_change_of_folder(tmp_path,
     finally:
         connection.disconnect()
     assert os.environ["RAY_AUTH_TOKEN_PATH"] == "of-ray"
-
-
-def test_to_ask_for_the_current_cluster_changes_nothing(monkeypatch):
-    """It disconnected from one that had ended, which may take seconds."""
-    lab = Cluster("127.0.0.1:1")
-    lab._running = True
-    disconnected = []
-    monkeypatch.setattr(lab, "disconnect", lambda: disconnected.append(True))
-    monkeypatch.setattr("labkit.cluster._current", lab)
-    assert current() is lab
-    lab._running = False
-    assert current() is None and peek() is lab and not disconnected
 
 
 def test_what_a_server_for_ray_clients_says_of_its_own_failure_is_told(home, monkeypatch):

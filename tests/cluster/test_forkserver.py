@@ -17,6 +17,9 @@ from labkit.local.preload import Preloader
 from labkit.local.variables import Changes
 from labs import runs, until
 
+pytestmark = pytest.mark.slow
+
+
 TELL = """
 import json, os, random, sys
 descriptors = [name for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")]

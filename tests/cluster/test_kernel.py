@@ -10,7 +10,11 @@ from kernels import FIT, SETUP, Kernel, kernel
 from labkit.local import family
 from labs import until
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("labkit/cluster/", "labkit/interrupts.py"),
+    pytest.mark.fault,
+]
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +79,7 @@ def test_a_killed_kernel_then_a_new_one_that_is_shut_down_in_a_fit_then_nothing(
     assert not family.running(home)
 
 
+@pytest.mark.each_change
 def test_a_kernel_that_was_killed_alone_is_followed_by_its_cluster(home):
     """No kernel comes back: the supervisor ends the cluster by itself."""
     with kernel(LABKIT_KEEP_SECONDS="2") as one:

@@ -17,7 +17,7 @@ import pytest
 from labkit.local import family, supervision
 from labs import python, until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/"), pytest.mark.fault]
 
 KILLS = int(os.environ.get("KILLS", "1"))
 KEEP = 5

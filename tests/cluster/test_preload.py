@@ -15,7 +15,11 @@ import ray
 from labkit.local import cluster, family, preload
 from labs import python, runs, until
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("labkit/local/forkserver/", "labkit/cluster/"),
+    pytest.mark.fault,
+]
 
 
 @ray.remote

@@ -13,7 +13,7 @@ from labkit.cluster import connection
 from labkit.data import DataPanel
 from labkit.errors import RunFailed
 
-pytestmark = pytest.mark.usefixtures("lab")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lab")]
 LAB = {}  # one node
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 

@@ -15,7 +15,7 @@ from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
 from labs import interrupt_when
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/", "labkit/data.py"), pytest.mark.fault]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LAB = {}

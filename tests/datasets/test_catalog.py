@@ -9,8 +9,12 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from course.datasets import load
+
+pytestmark = pytest.mark.slow
+
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "datasets"

@@ -11,6 +11,9 @@ from PIL import Image, ImageOps
 import datasets as hugging_face
 from course import datasets
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
 NAMES = hugging_face.ClassLabel(names=["cat", "dog"])

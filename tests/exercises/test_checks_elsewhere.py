@@ -4,6 +4,9 @@ import pytest
 
 import labs
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("course/exercises/", "lessons/checks/")]
+
+
 START = """
 import shutil
 from course.exercises import check, registry

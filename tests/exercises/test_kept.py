@@ -10,6 +10,8 @@ import pytest
 
 from course.exercises import checking, hint, kept, progress_table, reveal
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(home, monkeypatch):

@@ -9,7 +9,7 @@ from ray import cloudpickle
 
 from verdicts import verdicts
 
-pytestmark = pytest.mark.usefixtures("lab")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lab")]
 # Workers cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -66,35 +66,31 @@ class Forgets:
 RESTARTED = {"max_restarts": 1, "max_task_retries": -1}
 
 
-SAID = {
-    "01-3": [
-        ({1: 7, 2: 3, 3: 1}, nodes(3, 2, 2), "solved"),
-        ({1: 7, 2: 3, 3: 2}, nodes(3, 2, 2), "use two nodes"),
-        ({1: 7, 2: 3, 3: 3}, nodes(3, 2, 2), "not every node"),
-    ],
-    "01-1": [
-        (as_they_finish, "solved"),
-        (lambda task, inputs: as_they_finish(task.options(num_cpus=1), inputs), "solved"),
-        (one_by_one, "you waited before you submitted"),
-        (lambda task, inputs: [task.remote(one) for one in inputs], "returns references"),
-        (lambda task, inputs: ray.get([task.remote(one) for one in inputs]), "the order of the inputs"),
-        (lambda task, inputs: [1, 2], "not what the task returned"),
-        (lambda task, inputs: 7, "a list of two results"),
-    ],
-    "01-2": [
-        (Plain, "a plain class"),
-        (ray.remote(Fails), "no room"),
-        (ray.remote(Replaces), "total()"),
-        (ray.remote(Blank), "no method `add`"),
-        (Blank, "not attempted"),
-        (7, "a class with `@ray.remote`"),
-    ],
-    "01-4": [
-        (ray.remote(**RESTARTED)(Forgets), "in the memory of the process"),
-        (ray.remote(Forgets), "the next call failed"),
-        (Forgets, "a plain class"),
-        (Blank, "not attempted"),
-    ],
-}
+SAID = """
+01-3
+  {1: 7, 2: 3, 3: 1}, nodes(3, 2, 2) => solved
+  {1: 7, 2: 3, 3: 2}, nodes(3, 2, 2) => use two nodes
+  {1: 7, 2: 3, 3: 3}, nodes(3, 2, 2) => not every node
+01-1
+  as_they_finish => solved
+  lambda task, inputs: as_they_finish(task.options(num_cpus=1), inputs) => solved
+  one_by_one => you waited before you submitted
+  lambda task, inputs: [task.remote(one) for one in inputs] => returns references
+  lambda task, inputs: ray.get([task.remote(one) for one in inputs]) => the order of the inputs
+  lambda task, inputs: [1, 2] => not what the task returned
+  lambda task, inputs: 7 => a list of two results
+01-2
+  Plain => a plain class
+  ray.remote(Fails) => no room
+  ray.remote(Replaces) => total()
+  ray.remote(Blank) => no method `add`
+  Blank => not attempted
+  7 => a class with `@ray.remote`
+01-4
+  ray.remote(**RESTARTED)(Forgets) => in the memory of the process
+  ray.remote(Forgets) => the next call failed
+  Forgets => a plain class
+  Blank => not attempted
+"""
 
-test_what_a_check_says = verdicts(SAID)
+test_what_a_check_says = verdicts(SAID, globals())

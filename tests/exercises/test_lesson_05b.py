@@ -9,6 +9,7 @@ from ray import tune
 
 from course.exercises import check, registry
 from course.exercises.answers import Wrong
+from tables import table
 from verdicts import changes, verdicts
 
 lesson_05b = registry.load("05b")
@@ -16,40 +17,25 @@ lesson_05b = registry.load("05b")
 
 RESET = '        self.x, self.lr = 0.0, config["lr"]\n'
 SETUP = {"        self.reset_config(config)\n": RESET}
-CHANGED = {
-    "05-2": [
-        ({}, "solved"),
-        ({"self.x -= self.lr": 'self.x -= self.config["lr"]'}, "solved"),  # Tune sets it before
-        ({"return True": "return None"}, "only True"),
-        (
-            {f"{RESET}        return": '        self.lr = config["lr"]\n        return', **SETUP},
-            "something of the old trial",
-        ),
-        (
-            {f"{RESET}        return": "        self.x = 0.0\n        return", **SETUP},
-            "the old learning rate",
-        ),
-        (
-            {
-                "        self.x -= self.lr": "        loss = (self.x - 3) ** 2\n        self.x -= self.lr",
-                "(self.x - 3) ** 2}": "loss}",
-            },
-            "move x first",
-        ),
-        ({'Path(place, "x.txt").write_text(repr(self.x))': "return {}"}, "no file"),
-        ({"self.x = float(Path(": "print(Path("}, "the saved trial's next step"),
-        (
-            {
-                "repr(self.x)": 'f"{self.x!r} {self.lr!r}"',
-                'self.x = float(Path(place, "x.txt").read_text())': (
-                    'self.x, self.lr = map(float, Path(place, "x.txt").read_text().split())'
-                ),
-            },
-            "brings back the saved trial's learning rate",
-        ),
-        ({'self.x = float(Path(place, "x.txt").read_text())': "..."}, "load_checkpoint does nothing yet"),
-    ],
-}
+CHANGED = r"""
+05-2
+  {} => solved
+  # Tune sets it before
+  {"self.x -= self.lr": 'self.x -= self.config["lr"]'} => solved
+  {"return True": "return None"} => only True
+  {f"{RESET}        return": '        self.lr = config["lr"]\n        return', **SETUP}
+    => something of the old trial
+  {f"{RESET}        return": "        self.x = 0.0\n        return", **SETUP} => the old learning rate
+  {"        self.x -= self.lr": "        loss = (self.x - 3) ** 2\n        self.x -= self.lr",
+   "(self.x - 3) ** 2}": "loss}"}
+    => move x first
+  {'Path(place, "x.txt").write_text(repr(self.x))': "return {}"} => no file
+  {"self.x = float(Path(": "print(Path("} => the saved trial's next step
+  {"repr(self.x)": 'f"{self.x!r} {self.lr!r}"', 'self.x = float(Path(place, "x.txt").read_text())':
+   'self.x, self.lr = map(float, Path(place, "x.txt").read_text().split())'}
+    => brings back the saved trial's learning rate
+  {'self.x = float(Path(place, "x.txt").read_text())': "..."} => load_checkpoint does nothing yet
+"""
 
 
 def swept(cls, space, **_):
@@ -58,7 +44,7 @@ def swept(cls, space, **_):
     return [SimpleNamespace(metrics={"loss": loss}) for loss in losses]
 
 
-test_a_trainable_is_tried_here_first = changes(CHANGED, lesson_05b, "run_sweep", swept)
+test_a_trainable_is_tried_here_first = changes(CHANGED, globals(), lesson_05b, "run_sweep", swept)
 
 
 class Blank(tune.Trainable):
@@ -104,17 +90,16 @@ class Open(Digits):
 
 LOAD = "super().load_checkpoint(place)"
 STATE = 'torch.load(f"{place}/state.pt", weights_only=True)'
-LOADED = {
-    "05b-2": [
-        ({}, "solved"),
-        ({'group["lr"] = self.config["lr"]': "pass"}, "the optimizer's state brought it back"),
-        ({LOAD: f'self.model.load_state_dict({STATE}["model"])'}, "no momentum"),
-        ({LOAD: f'self.optimizer.load_state_dict({STATE}["optimizer"])'}, "the weights of the checkpoint"),
-    ],
-}
+LOADED = """
+05b-2
+  {} => solved
+  {'group["lr"] = self.config["lr"]': "pass"} => the optimizer's state brought it back
+  {LOAD: f'self.model.load_state_dict({STATE}["model"])'} => no momentum
+  {LOAD: f'self.optimizer.load_state_dict({STATE}["optimizer"])'} => the weights of the checkpoint
+"""
 
 ROWS = {"train": torch.ones(4, 2), "valid": "rows"}
-test_a_changed_learning_rate_is_used = changes(LOADED, Digits=Digits, **ROWS)
+test_a_changed_learning_rate_is_used = changes(LOADED, globals(), Digits=Digits, **ROWS)
 
 
 class Ended(Exception):
@@ -155,26 +140,26 @@ def at_its_end(config):
 ONCE = tune.FailureConfig(max_failures=1)
 
 
-@pytest.mark.parametrize(
-    "answer, failures, said",
-    [
-        (descends(), ONCE, "solved"),
-        (descends(resume=False), ONCE, "starts from scratch"),
-        (descends(velocity=False), ONCE, "the velocity didn't"),
-        (descends(count=False), ONCE, "it makes 7 steps instead of 5: x resumed, and the count"),
-        (descends(minus=True), ONCE, "solved"),
-        (descends(skip=1), ONCE, "it makes 4 steps instead of 5: the count of steps resumed, and is off"),
-        (descends(skip=-1), ONCE, "it makes 6 steps instead of 5: the count of steps resumed, and is off"),
-        (descends(done=1), ONCE, "Tune hears of 1 of 5 steps"),
-        (at_its_end, ONCE, "If you report a metric `done`"),
-        (replays, ONCE, "computes the steps before it once more"),
-        (descends(place="/tmp/x"), ONCE, "'/tmp/x': that is a path and not a tune.Checkpoint"),
-        (lambda config: config["lr"], ONCE, "Tune hears of 0 of 5 steps"),
-        (descends(), tune.FailureConfig(), "isn't started again"),
-        (descends(), tune.FailureConfig(max_failures=-1), "started forever"),
-        (descends(), 1, "a FailureConfig is expected"),
-    ],
-)
+TRIALS = """
+  descends(), ONCE => solved
+  descends(resume=False), ONCE => starts from scratch
+  descends(velocity=False), ONCE => the velocity didn't
+  descends(count=False), ONCE => it makes 7 steps instead of 5: x resumed, and the count
+  descends(minus=True), ONCE => solved
+  descends(skip=1), ONCE => it makes 4 steps instead of 5: the count of steps resumed, and is off
+  descends(skip=-1), ONCE => it makes 6 steps instead of 5: the count of steps resumed, and is off
+  descends(done=1), ONCE => Tune hears of 1 of 5 steps
+  at_its_end, ONCE => If you report a metric `done`
+  replays, ONCE => computes the steps before it once more
+  descends(place="/tmp/x"), ONCE => '/tmp/x': that is a path and not a tune.Checkpoint
+  lambda config: config["lr"], ONCE => Tune hears of 0 of 5 steps
+  descends(), tune.FailureConfig() => isn't started again
+  descends(), tune.FailureConfig(max_failures=-1) => started forever
+  descends(), 1 => a FailureConfig is expected
+"""
+
+
+@pytest.mark.parametrize("answer, failures, said", table(TRIALS, globals()))
 def test_a_trial_picks_up_its_work(answer, failures, said, monkeypatch):
     kept = []
 
@@ -215,28 +200,25 @@ def one_driver_in_all(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus
     return drivers(cpus - driver_cpus, gpus, workers, worker_cpus, worker_gpus, 0)
 
 
-SAID = {
-    "05-2": [
-        (Blank, "not attempted"),
-        (Digits.step, "a class derived"),
-    ],
-    "05b-2": [
-        (Open, "train", "valid", "not attempted"),
-        (Open.step, "train", "valid", "a class is expected"),
-    ],
-    "05-5": [
-        (drivers, "solved"),
-        (lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each), "driver of each trial"),
-        (lambda cpus, gpus, workers, each, gpu, driver: int(cpus // (workers + driver)), "more than one CPU"),
-        (lambda cpus, gpus, workers, each, gpu, driver: cpus / (workers * each + driver), "whole trials"),
-        (lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each + driver), "needs a GPU"),
-        (lambda *args: max(1, drivers(*args)), "does not fit"),
-        (one_driver_in_all, "a driver of its own"),
-        (lambda *args: drivers(*args[:3], max(1, args[3]), *args[4:]), "asks for 0 CPUs needs none"),
-        (asks_for_the_clusters_gpus, "there is none"),
-        (lambda *args: float(drivers(*args)), "an int is expected"),
-        (lambda cpus, gpus, *rest: gpus // 2 if gpus else drivers(cpus, gpus, *rest), "is 4"),
-    ],
-}
+SAID = """
+05-2
+  Blank => not attempted
+  Digits.step => a class derived
+05b-2
+  Open, "train", "valid" => not attempted
+  Open.step, "train", "valid" => a class is expected
+05-5
+  drivers => solved
+  lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each) => driver of each trial
+  lambda cpus, gpus, workers, each, gpu, driver: int(cpus // (workers + driver)) => more than one CPU
+  lambda cpus, gpus, workers, each, gpu, driver: cpus / (workers * each + driver) => whole trials
+  lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each + driver) => needs a GPU
+  lambda *args: max(1, drivers(*args)) => does not fit
+  one_driver_in_all => a driver of its own
+  lambda *args: drivers(*args[:3], max(1, args[3]), *args[4:]) => asks for 0 CPUs needs none
+  asks_for_the_clusters_gpus => there is none
+  lambda *args: float(drivers(*args)) => an int is expected
+  lambda cpus, gpus, *rest: gpus // 2 if gpus else drivers(cpus, gpus, *rest) => is 4
+"""
 
-test_what_a_check_says = verdicts(SAID)
+test_what_a_check_says = verdicts(SAID, globals())

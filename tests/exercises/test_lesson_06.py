@@ -5,17 +5,19 @@ import sys
 import tempfile
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import ray.train
 import torch
 from ray import cloudpickle
-from ray.train import CheckpointUploadMode, ReportedCheckpointStatus
+from ray.train import ReportedCheckpointStatus
 
 from course.exercises import check, registry
 from course.exercises.answers import Wrong
-from course.exercises.running import learners_errors
+from tables import table
 from verdicts import Runs, changes, replaced, solution, verdicts
+
+pytestmark = [pytest.mark.slow, pytest.mark.covers("course/exercises/", "lessons/checks/")]
+
 
 lesson_06 = registry.load("06")
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this module
@@ -52,22 +54,23 @@ NO, ALL, SOME = ("COMMITTED", None), ("VALIDATED", "all"), ("VALIDATED", 1000)
 SEVEN, THREE = (NO, NO, SOME, NO, NO, SOME, ALL), (NO, NO, ALL)
 
 
-@pytest.mark.parametrize(
-    "seven, three, first, said",
-    [
-        (SEVEN, THREE, 1, "solved"),
-        (SEVEN, THREE, 0, "is [0, 1, 2, 3, 4, 5, 6], and should count 1 to 7"),
-        (SEVEN, (NO, NO, SOME), 1, "epoch 3 of 3 was validated on 1000 rows; it should be all"),
-        ((NO, NO, SOME, NO, NO, SOME, NO), THREE, 1, "epoch 7 of 7 was not validated"),
-        ((NO, NO, SOME, NO, NO, NO, ALL), THREE, 1, "epoch 6 of 7 was not validated"),  # epoch == 3
-        ((NO, NO, SOME, NO, SOME, NO, ALL), THREE, 1, "epoch 5 of 7 was validated, and needs no"),
-        ((SOME, NO, NO, SOME, NO, NO, ALL), THREE, 1, "epoch 1 of 7 was validated, and needs no"),
-        ((NO, NO, ("VALIDATED", "default"), *SEVEN[3:]), THREE, 1, "without fn_kwargs"),
-        ((NO, NO, ("VALIDATION_TIMEOUT", None), *SEVEN[3:]), THREE, 1, "the status VALIDATION_TIMEOUT"),
-        ((NO, NO, ("VALIDATION_FAILED", None), *SEVEN[3:]), THREE, 1, "it must be a ValidationTaskConfig"),
-        (THREE, THREE, 1, "6 checkpoints were reported in 7 and 3 epochs"),
-    ],
-)
+STATUSES = """
+  SEVEN, THREE, 1 => solved
+  SEVEN, THREE, 0 => is [0, 1, 2, 3, 4, 5, 6], and should count 1 to 7
+  SEVEN, (NO, NO, SOME), 1 => epoch 3 of 3 was validated on 1000 rows; it should be all
+  (NO, NO, SOME, NO, NO, SOME, NO), THREE, 1 => epoch 7 of 7 was not validated
+  (NO, NO, SOME, NO, NO, NO, ALL), THREE, 1 => epoch 6 of 7 was not validated
+  (NO, NO, SOME, NO, SOME, NO, ALL), THREE, 1 => epoch 5 of 7 was validated, and needs no
+  (SOME, NO, NO, SOME, NO, NO, ALL), THREE, 1 => epoch 1 of 7 was validated, and needs no
+  (NO, NO, ("VALIDATED", "default"), *SEVEN[3:]), THREE, 1 => without fn_kwargs
+  (NO, NO, ("VALIDATION_TIMEOUT", None), *SEVEN[3:]), THREE, 1 => the status VALIDATION_TIMEOUT
+  (NO, NO, ("VALIDATION_FAILED", None), *SEVEN[3:]), THREE, 1 => it must be a ValidationTaskConfig
+  THREE, THREE, 1 => 6 checkpoints were reported in 7 and 3 epochs
+"""
+
+
+@pytest.mark.each_change
+@pytest.mark.parametrize("seven, three, first, said", table(STATUSES, globals()))
 def test_not_after_every_epoch(seven, three, first, said, untrained, monkeypatch):
     result = SimpleNamespace(path="", filesystem=None, return_value={"wrong": [], "read": [[], []]})
     monkeypatch.setattr(lesson_06, "run_loop", lambda *args, **options: (result, []))
@@ -76,64 +79,21 @@ def test_not_after_every_epoch(seven, three, first, said, untrained, monkeypatch
     assert said in repr(check("06-2", lambda config: 1))
 
 
-def sparsely(timeout=9, mode=CheckpointUploadMode.ASYNC, ranks=(0,), asks=(0,)):
-    """What matters of an answer to 06-2: the reports of a rank."""
-
-    def train_sparsely(config):
-        rank = ray.train.get_context().get_world_rank()
-        for epoch in range(1, config["epochs"] + 1):
-            last = epoch == config["epochs"]
-            task = last and ray.train.ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=timeout)
-            options = {"checkpoint": "a folder" if rank in ranks else None, "checkpoint_upload_mode": mode}
-            ray.train.report({"epoch": epoch}, validation=task if rank in asks else False, **options)
-
-    return train_sparsely
-
-
-@pytest.mark.parametrize(
-    "answer, said",
-    [
-        (sparsely(), "solved"),
-        (sparsely(timeout=None), "epoch 7 of 7: its ValidationTaskConfig has no timeout_s"),
-        (sparsely(mode=CheckpointUploadMode.SYNC), "epoch 1 of 7: report waits for the upload"),
-        (sparsely(ranks=(0, 1)), "both ranks attach a checkpoint"),
-        (sparsely(asks=(0, 1)), "only rank 0 asks"),
-    ],
-)
-def test_what_a_rank_reports(answer, said, untrained, monkeypatch):
-    """Without the engine: rank 1 calls the loop, then rank 0."""
-    committed = reported(*SEVEN, first=1) + reported(*THREE, first=1)
-
-    def report(metrics, checkpoint=None, validation=False, **options):
-        if validation and not checkpoint:
-            raise ValueError("Validation requires a checkpoint to be provided.")
-
-    def run_loop(loop, config, name, remarks, **options):
-        for rank in (1, 0):
-            context = SimpleNamespace(get_world_rank=lambda rank=rank: rank)
-            monkeypatch.setattr(ray.train, "get_context", lambda context=context: context)
-            with learners_errors(name, remarks):
-                found = loop(config)
-        return SimpleNamespace(path="", filesystem=None, return_value=found), []
-
-    monkeypatch.setattr(ray.train, "report", report)
-    monkeypatch.setattr(lesson_06, "run_loop", run_loop)
-    monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: committed)
-    assert said in repr(check("06-2", answer))
-
-
+@pytest.mark.each_change
 def test_a_checkpoint_with_the_wrappers_names():
     one = SimpleNamespace(status=SimpleNamespace(name="VALIDATED"), metrics={"epoch": 0, "wrapped": True})
     with pytest.raises(Wrong, match="begin with `module.`"):
         lesson_06._same_rows(one, "all", 1)
 
 
-def checkpoint_of(model, epoch):
-    if ray.train.get_context().get_world_rank() != 0:
-        return None
+def saved(model, epoch):
     folder = tempfile.mkdtemp()
     torch.save({"model": getattr(model, "module", model).state_dict(), "epoch": epoch}, f"{folder}/state.pt")
     return ray.train.Checkpoint.from_directory(folder)
+
+
+def checkpoint_of(model, epoch):
+    return saved(model, epoch) if ray.train.get_context().get_world_rank() == 0 else None
 
 
 def gone_too_early(model, epoch):
@@ -151,51 +111,54 @@ TRAINED = """        for x, y in loader:
             loss.backward()
             optimizer.step()
 """
-CHANGED = {
-    "06-2": [
-        ({}, "solved"),
-        ({SET_EPOCH: ""}, "call loader.sampler.set_epoch(epoch)"),
-        ({", shuffle=True": "", SET_EPOCH: ""}, "solved"),
-        ({"elif epoch % 3 == 0": "elif epoch == 3"}, "epoch 6 of 7 was not validated"),
-        ({TRAINED: ""}, 'no row of config["train"] was read'),
-        ({'DataLoader(config["train"]': "DataLoader(train"}, 'no row of config["train"] was read'),
-        ({'prepare_model(config["make_model"]())': 'config["make_model"]()'}, "rank 0 trained alone"),
-        (
-            {DEALT: DEALT.removeprefix("prepare_data_loader"), SET_EPOCH: ""},
-            "both workers train on the same rows",
-        ),
-        ({'config["batch_size"]': "16"}, "a step uses 16 rows of each worker"),
-        ({"checkpoint_of": "gone_too_early"}, "gone before its upload had ended"),
-    ],
-}
+CHANGED = """
+06-2
+  {} => solved
+  {SET_EPOCH: ""} => call loader.sampler.set_epoch(epoch)
+  {", shuffle=True": "", SET_EPOCH: ""} => solved
+  {"elif epoch % 3 == 0": "elif epoch == 3"} => epoch 6 of 7 was not validated
+  {TRAINED: ""} => no row of config["train"] was read
+  {'DataLoader(config["train"]': "DataLoader(train"} => no row of config["train"] was read
+  {'prepare_model(config["make_model"]())': 'config["make_model"]()'} => rank 0 trained alone
+  {DEALT: DEALT.removeprefix("prepare_data_loader"), SET_EPOCH: ""} => both workers train on the same rows
+  {'config["batch_size"]': "16"} => a step uses 16 rows of each worker
+  {", timeout_s=60": ""} => its ValidationTaskConfig has no timeout_s
+  {"CheckpointUploadMode.ASYNC": "CheckpointUploadMode.SYNC"} => epoch 1 of 7: report waits for the upload
+  {"checkpoint_of(model": "saved(model"} => both ranks attach a checkpoint
+  {"validation if checkpoint else False": "validation"} => only rank 0 asks
+  {"checkpoint_of": "gone_too_early"} => gone before its upload had ended
+"""
 
 GIVEN = {
     "checkpoint_of": checkpoint_of,
     "gone_too_early": gone_too_early,
+    "saved": saved,
     "train": torch.utils.data.TensorDataset(torch.rand(64, 1, 28, 28), torch.arange(64) % 10),
 }
-test_a_run_that_a_check_starts = pytest.mark.usefixtures("lab")(changes(CHANGED, **GIVEN))
+test_a_run_that_a_check_starts = pytest.mark.usefixtures("lab")(changes(CHANGED, globals(), **GIVEN))
 
 
 READ = [list(range(0, 128, 2)) * 3, list(range(1, 128, 2)) * 3]  # in three epochs
 
 
-@pytest.mark.parametrize(
-    "read, said",
-    [
-        (READ, None),
-        ([[], READ[1]], "no row of"),
-        ([READ[0], READ[0]], "on the same rows"),
-        ([READ[0][:-32], READ[1][:-32]], "the workers read 106 rows"),
-        ([list(range(0, 60)) * 3, list(range(60, 120)) * 3], "the workers read 120 rows"),
-        ([list(range(126, -1, -2)) * 3, READ[1]], "two epochs have the same order"),
-    ],
-)
+DEALT_ROWS = """
+  READ => solved
+  [[], READ[1]] => no row of
+  [READ[0], READ[0]] => on the same rows
+  [READ[0][:-32], READ[1][:-32]] => the workers read 106 rows
+  [list(range(0, 60)) * 3, list(range(60, 120)) * 3] => the workers read 120 rows
+  [list(range(126, -1, -2)) * 3, READ[1]] => two epochs have the same order
+"""
+
+
+@pytest.mark.each_change
+@pytest.mark.parametrize("read, said", table(DEALT_ROWS, globals()))
 def test_rows_are_dealt_to_the_workers(read, said):
-    with pytest.raises(Wrong, match=said) if said else contextlib.nullcontext():
+    with pytest.raises(Wrong, match=said) if said != "solved" else contextlib.nullcontext():
         lesson_06._dealt(read, 3)
 
 
+@pytest.mark.each_change
 def test_weights_that_the_rows_do_not_lead_to():
     weights = lesson_06._one_process(32, READ)
     lesson_06._trained(weights, READ)
@@ -240,42 +203,39 @@ def from_zero(found):
     return checkpoint
 
 
-SAID = {
-    "06-1": [
-        (inside, alongside, "solved"),
-        (inside, lambda n, t, v: n * t + v if v <= t else t + n * v, "solved"),
-        (lambda n, t, v: n * t, alongside, "training alone"),
-        (lambda n, t, v: n * t + v, alongside, "only one validation"),
-        (inside, lambda n, t, v: n * t, "when the training ends"),
-        (inside, lambda n, t, v: n * t + v, "queue"),
-        (inside, lambda n, t, v: t + n * v, "waits for the next checkpoint"),
-        (inside, inside, "nothing would overlap"),
-        (inside, lambda n, t, v: max(n * t, n * v), "when the training ends"),
-        (inside, lambda n, t, v: n * max(t, v) + v, "the first validation waits for one epoch"),
-    ],
-    "06-3": [
-        (accuracies(0.9, 0.7), RESULT, "solved"),
-        (accuracies(0.9, 0.7, active=(True,)), RESULT, "dropout is still active"),
-        (accuracies(0.9, 0.7, active=()), RESULT, "has no dropout layer any more"),
-        (accuracies(0.9, 0.9), RESULT, "the same for two checkpoints"),
-        (accuracies(90.0, 70.0), RESULT, "from 0 to 1"),
-        (accuracies(0.1, 0.2), RESULT, "too low: are the checkpoint's weights loaded"),
-        (accuracies(0.95, 0.75), RESULT, "too high: does it use all validation rows?"),
-        (accuracies(np.float32(0.9), 0.7), RESULT, "a plain float is expected"),
-        (finds({"accuracy": 0.9}, {}), RESULT, '{"val_accuracy": …} is expected'),
-        (accuracies(0.9, 0.7), SimpleNamespace(best_checkpoints=[]), "no validated checkpoint"),
-    ],
-    "06-4": [
-        (best_of, "solved"),
-        (from_zero, "VALIDATED 0.0, VALIDATION_FAILED 0.3, best_of returns None"),
-        (with_any_status, "returns the one at place 1, and not the one at place 0"),
-        (lambda found: found[0], "its `checkpoint` is expected"),
-        (lambda found: best_of(found) or found[0].checkpoint, "none is validated"),
-        (lambda found: found[-1].checkpoint, "place 2, and not the one at place 1"),
-    ],
-}
+SAID = """
+06-1
+  inside, alongside => solved
+  inside, lambda n, t, v: n * t + v if v <= t else t + n * v => solved
+  lambda n, t, v: n * t, alongside => training alone
+  lambda n, t, v: n * t + v, alongside => only one validation
+  inside, lambda n, t, v: n * t => when the training ends
+  inside, lambda n, t, v: n * t + v => queue
+  inside, lambda n, t, v: t + n * v => waits for the next checkpoint
+  inside, inside => nothing would overlap
+  inside, lambda n, t, v: max(n * t, n * v) => when the training ends
+  inside, lambda n, t, v: n * max(t, v) + v => the first validation waits for one epoch
+06-3
+  accuracies(0.9, 0.7), RESULT => solved
+  accuracies(0.9, 0.7, active=(True,)), RESULT => dropout is still active
+  accuracies(0.9, 0.7, active=()), RESULT => has no dropout layer any more
+  accuracies(0.9, 0.9), RESULT => the same for two checkpoints
+  accuracies(90.0, 70.0), RESULT => from 0 to 1
+  accuracies(0.1, 0.2), RESULT => too low: are the checkpoint's weights loaded
+  accuracies(0.95, 0.75), RESULT => too high: does it use all validation rows?
+  accuracies(np.float32(0.9), 0.7), RESULT => a plain float is expected
+  finds({"accuracy": 0.9}, {}), RESULT => {"val_accuracy": …} is expected
+  accuracies(0.9, 0.7), SimpleNamespace(best_checkpoints=[]) => no validated checkpoint
+06-4
+  best_of => solved
+  from_zero => VALIDATED 0.0, VALIDATION_FAILED 0.3, best_of returns None
+  with_any_status => returns the one at place 1, and not the one at place 0
+  lambda found: found[0] => its `checkpoint` is expected
+  lambda found: best_of(found) or found[0].checkpoint => none is validated
+  lambda found: found[-1].checkpoint => place 2, and not the one at place 1
+"""
 
-test_what_a_check_says = verdicts(SAID, lesson_06, "_validated", replaced)
+test_what_a_check_says = pytest.mark.each_change(verdicts(SAID, globals(), lesson_06, "_validated", replaced))
 
 
 def make_model():

@@ -7,6 +7,8 @@ import pytest
 
 from course.exercises import registry
 
+pytestmark = pytest.mark.slow
+
 
 def run(code, *, site, cwd):
     """Run code in a process that can't import anything of this checkout."""

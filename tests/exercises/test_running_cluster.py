@@ -9,6 +9,8 @@ from course.exercises.answers import NotAttempted, Wrong
 from course.exercises.running import limited, run_loop
 from labs import idle
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("course/exercises/")]
+
 
 def test_a_rank_that_waits_is_stopped_and_its_cpus_are_free_again(lab):
     """Loops that end well are in the solved lessons."""

@@ -16,6 +16,8 @@ import pytest
 from benchmarks import _campaign as campaign
 from benchmarks import _campaign_runs as runs
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("course/faults.py", "benchmarks/")]
+
 
 def plan(**about):
     fixed = {"seed": 0, "number": 0, "kind": "torch", "fault": "kill rank", "share": 0.5, "rank": 0}

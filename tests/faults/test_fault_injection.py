@@ -4,20 +4,19 @@ Ranks are killed, frozen and slowed down in lessons 03b, 08 and 09, whose claims
 nodes, controllers and kernels in the campaign (test_campaign.py).
 """
 
-import threading
 from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from course import faults
 from labkit.errors import LabError
-from labkit.local import family, storage
+from labkit.local import family
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
 from labs import runs, until
+from tables import table
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/", "course/faults.py"), pytest.mark.fault]
 
 
 def test_a_notice_reaches_the_node(lab, home):
@@ -32,19 +31,20 @@ def test_a_notice_reaches_the_node(lab, home):
     assert not any(runs(one.pid) for one in left)
 
 
-@pytest.mark.parametrize(
-    "fault, why",
-    [
-        (lambda: faults.drain_node("head"), "the cluster would end"),
-        (lambda: faults.drain_node("node-77"), "started no such node"),
-        (lambda: faults.kill_rank(0), "no run was named"),
-    ],
-)
+REFUSED = """
+  lambda: faults.drain_node("head") => the cluster would end
+  lambda: faults.drain_node("node-77") => started no such node
+  lambda: faults.kill_rank(0) => no run was named
+"""
+
+
+@pytest.mark.parametrize("fault, why", table(REFUSED, globals()))
 def test_what_cannot_be_made_is_refused_with_a_reason(lab, fault, why):
     made = fault().now()
     assert made.outcome == "refused" and why in made.did and "fix:" in made.did
 
 
+@pytest.mark.each_change
 def test_wrong_use_is_an_error(home):
     with pytest.raises(LabError, match="between 0 and 1"):
         faults.slow_rank(0, share=2)
@@ -62,15 +62,3 @@ def test_a_rank_on_another_machine_is_not_mistaken_for_a_local_process(lab):
         faults._rank(stand_in, 0)
     worker.node = one.node
     assert faults._rank(stand_in, 0) == [one.process]
-
-
-def test_a_frozen_store_answers_again(home):
-    with storage.start() as store:
-        bucket = store.bucket("frozen")
-        (server,) = [one.process for one in family.running(home, family.STORE) if one.is_origin]
-        fault = faults.freeze("freeze the store", lambda panel: [server], 5)
-        threading.Thread(target=fault.now).start()
-        until(lambda: server.status() == psutil.STATUS_STOPPED)
-        store.files.invalidate_cache()
-        assert store.files.ls(bucket) == []  # as soon as it runs on
-        assert fault.wait(90).outcome == "made" and server.status() != psutil.STATUS_STOPPED

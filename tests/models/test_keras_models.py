@@ -16,6 +16,9 @@ from labkit.keras import PanelCallback
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("course/models/")]
+
+
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.random((50, 28, 28), dtype=np.float32), np.arange(50) % 10
 
@@ -55,6 +58,7 @@ def of_unknown_number():
     )
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize("rows", [of_unknown_number, counted])
 def test_steps_rows_and_epochs_are_counted(panel, model, rows):
     names = {"loss": "loss", "accuracy": "val_accuracy"}
@@ -72,6 +76,7 @@ def test_steps_rows_and_epochs_are_counted(panel, model, rows):
     assert (record.state, len(record.seconds_per_epoch)) == ("finished", 2)
 
 
+@pytest.mark.each_change
 def test_a_model_of_one_worker_is_refused_in_two(model, monkeypatch):
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))

@@ -7,7 +7,6 @@ as one line of JSON. Its functions reach the workers by value, as those of a not
 import contextlib
 import json
 import os
-import runpy
 import socket
 import subprocess
 import sys
@@ -151,25 +150,6 @@ def sweep():
         results = tuner.fit()
     told["best"], told["trials"] = results.get_best_result().config, len(panel.state.trials)
     told["status"], told["errors"] = panel.state.status, len(results.errors)
-
-
-def plain():
-    """The plain script of lesson 03, which knows nothing of labkit; only its `fit` is under a panel."""
-    panel, fit, init = TrainPanel("plain", reporter=NullReporter()), TorchTrainer.fit, ray.init
-    os.environ["STORAGE"] = f"{SHARED}/plain"
-
-    def fit_under_a_panel(trainer):
-        with panel.watch(trainer), watching(panel):
-            return fit(trainer)
-
-    TorchTrainer.fit, ray.init = fit_under_a_panel, lambda *_, **__: None  # it is connected already
-    script = os.path.join(os.environ["PYTHONPATH"], "notebooks", "plain", "03_torch_trainer.py")
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            told["accuracy"] = float(runpy.run_path(script, run_name="__main__")["right"].mean())
-    finally:
-        TorchTrainer.fit, ray.init = fit, init
-    told["rows"] = sum(one.rows for one in panel.state.workers.values())
 
 
 def is_idle():

@@ -25,7 +25,8 @@ from importlib import metadata
 from pathlib import Path
 
 import psutil
-from packaging.requirements import Requirement
+
+from requirements import needed
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = ("ray[default,data,train,tune]", "torch")  # on all machines
@@ -252,17 +253,5 @@ def _make_environment(folder: Path, installed: Iterable[str]) -> Path:
 
 def _entries(installed: Iterable[str]) -> set[str]:
     """The names in site-packages that belong to these packages and what they require."""
-    wanted, seen, found = list(map(Requirement, installed)), set(), set()
-    while wanted:
-        one = wanted.pop()
-        if (key := (one.name, *sorted(one.extras))) in seen:
-            continue
-        seen.add(key)
-        package = metadata.distribution(one.name)
-        names = {file.parts[0] for file in package.files or ()}
-        found |= names - {"..", "__pycache__"}
-        for text in package.requires or ():
-            needed = Requirement(text)
-            if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in ("", *one.extras)):
-                wanted.append(needed)
-    return found
+    files = [file for name in needed(installed) for file in metadata.distribution(name).files or ()]
+    return {file.parts[0] for file in files} - {"..", "__pycache__"}

@@ -12,7 +12,12 @@ from typing import Any
 import machines
 import pytest
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("labkit/cluster/", "labkit/check.py", "labkit/train/"),
+    pytest.mark.night,
+    pytest.mark.fault,
+]
 TOKEN = "e" * 64
 JOBS = Path(__file__).with_name("cluster_jobs.py")
 _HEAD_ID = "f" * 51 + "00000"  # as Ray's fake autoscaler wants it
@@ -180,12 +185,6 @@ def test_a_validation_and_a_sweep(there):
     told = there.job("sweep")
     assert (told["status"], told["errors"], told["trials"]) == ("finished", 0, 2)
     assert told["best"] == {"x": 2} and told["idle"]
-
-
-def test_the_plain_script_of_lesson_03(there):
-    told = there.job("plain")
-    assert told["accuracy"] > 0.9 and told["idle"]
-    assert told["rows"] == 6 * 1438 and told["first_event"] > 0
 
 
 def test_check_says_what_is_there(there):

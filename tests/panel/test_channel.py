@@ -168,14 +168,6 @@ def test_of_what_a_kernel_out_of_reach_misses_the_newest_is_kept(listener, heard
     assert [event["n"] for event in heard] == list(range(2001, 3001))
 
 
-def test_a_sender_that_has_nothing_to_send_hangs_up_and_begins_again(sender, heard, monkeypatch):
-    monkeypatch.setattr(channel, "_KEEP_OPEN", 0.05)
-    for n in (1, 2):
-        sender.send({"n": n})
-        heard.after(n)
-        until(lambda: sender._thread is None)
-
-
 def test_an_event_that_comes_while_a_delivery_fails_is_kept():
     class Failing:
         """An address that breaks off while another thread sends."""
@@ -194,13 +186,6 @@ def test_an_event_that_comes_while_a_delivery_fails_is_kept():
     until(lambda: sender._silent_until and sender._thread is None)
     unsent.append(b'{"n":3}')  # by a thread that was about to append when the delivery failed
     assert list(sender._unsent) == [b'{"n":1}', b'{"n":2}', b'{"n":3}']
-    full = channel._QUEUE_SIZE
-    sender = Sender(Failing())
-    for number in range(full + 5):
-        sender._unsent.append(str(number).encode())
-    sender.send({"n": "last"})
-    until(lambda: sender._silent_until and sender._thread is None)
-    assert len(sender._unsent) == full and sender._unsent[-1] == b'{"n":2}'
 
 
 def test_a_report_does_not_wait_for_the_next_delivery(listener, heard, monkeypatch):

@@ -1,7 +1,6 @@
 """Loops that know nothing of the panel: what is counted from outside, and that it changes nothing."""
 
 import contextlib
-import itertools
 import math
 import subprocess
 import sys
@@ -22,6 +21,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from labkit.errors import LabError
 from labkit.worker import Tracker, hooks
 from labkit.worker.hooks import following
+from tables import table
+
+pytestmark = pytest.mark.slow
+
 
 X = torch.arange(72, dtype=torch.float32).reshape(36, 2) / 72
 DATA = TensorDataset(X, X.sum(1, keepdim=True))
@@ -115,10 +118,6 @@ def left(hand):
     train(hand, loader(), epochs=3, leaves_before=3)
 
 
-def left_persistent(hand):
-    train(hand, loader(num_workers=1, persistent_workers=True), leaves_after=2)
-
-
 def persistent(hand):
     train(hand, loader(num_workers=1, persistent_workers=True))
 
@@ -172,16 +171,6 @@ def one_ahead(hand):
     train(hand, rows, leaves_after=3)
 
 
-def repeated(hand):
-    """The shorter loader starts over within an epoch."""
-    short = DataLoader(TensorDataset(X[:8], X[:8, :1]), batch_size=4)
-    for _ in range(2):
-        hand.epoch()
-        for batch, other in zip(loader(), itertools.cycle(short), strict=False):
-            hand.step(batch)
-            hand.loss(other)
-
-
 def without_a_loader(hand):
     for _ in range(2):
         hand.epoch()
@@ -217,8 +206,8 @@ def fully_sharded(hand):
 
 
 LOOPS = [
-    plain, zipped, early, left, left_persistent, persistent, streamed, accumulated, adversarial, sharded,
-    evaluated, one_ahead, repeated, without_a_loader, lbfgs, fully_sharded,
+    plain, zipped, early, left, persistent, streamed, accumulated, adversarial, sharded,
+    evaluated, one_ahead, without_a_loader, lbfgs, fully_sharded,
 ]  # fmt: skip
 FIRST_TOTAL = {plain: 5, accumulated: 2, streamed: None}  # steps of the epoch, as known at its first one
 
@@ -276,7 +265,7 @@ def test_the_weights_are_the_same_to_the_last_bit_and_counts_are_those_by_hand(l
         return
     assert [event["step"] for event in ends] == seen.steps
     assert [event["epoch"] for event in ends] == list(range(len(seen.steps)))
-    assert loop is repeated or [event["rows"] for event in ends] == seen.rows
+    assert [event["rows"] for event in ends] == seen.rows
     assert all(0 < event["waiting"] <= event["seconds"] for event in ends)
 
 
@@ -406,24 +395,6 @@ def test_torch_is_not_imported_for_a_loop_and_is_followed_if_the_loop_imports_it
     assert done.stdout.strip() == "[(2, 10)]", done.stderr
 
 
-def test_each_slow_step_is_told_when_it_is_made(tracker, events, monkeypatch):
-    clock = itertools.count()
-    monkeypatch.setattr(hooks, "perf_counter", lambda: float(next(clock)))
-    with following(tracker):
-        train(Hand(), loader(), epochs=2)
-    told = [(one["epoch"], one["step"]) for one in events if one["kind"] == "step" and not one["done"]]
-    assert told == [(epoch, step) for epoch in range(2) for step in range(1, 6)]
-
-
-@pytest.mark.parametrize(("rank", "size", "pause"), [(0, 64, 0.2), (1, 2, 0.2), (63, 64, 1.6)])
-def test_one_of_many_ranks_tells_less_often(rank, size, pause, tracker, monkeypatch):
-    """One process takes in what all of them tell; rank 0 is the one that the reader sees."""
-    monkeypatch.setenv("RANK", str(rank))
-    monkeypatch.setenv("WORLD_SIZE", str(size))
-    monkeypatch.setattr(tracker, "in_worker", True, raising=False)
-    assert hooks.Follower(tracker)._pause == pause
-
-
 def test_an_error_in_a_step_that_the_loop_survives(tracker, events):
     class Sometimes(torch.optim.SGD):
         def step(self, closure=None):
@@ -494,24 +465,24 @@ KEPT = (
     None,
     "a",
     math.nan,
+    {1: 2},
+    Decimal("1.5"),
     np.float64(0.5),
     [np.float64(1)],
     {"a": (1, {2})},
-    {1: 2},
-    Decimal("1.5"),
 )
-REFUSED = {  # the metric, its name in the error, and the fix
-    "float32": (np.float32(0.5), "'m'", "float(value)"),
-    "int64": (np.int64(3), "'m'", "float(value)"),
-    "bool": (np.bool_(True), "'m'", "float(value)"),
-    "array of one": (np.array(1.5), "'m'", "float(value)"),
-    "array": (np.zeros((3, 3)), "'m'", "value.tolist()"),
-    "tensor": (torch.ones(2), "'m'", "value.tolist()"),
-    "tensor of one": (torch.tensor(1.0), "'m'", "float(value)"),
-    "nested": ({"a": [1, np.float32(1)]}, "'m'['a'][1]", "float(value)"),
-    "a key": ({np.int64(3): 1}, "'m'", "float(value)"),
-    "an object": (object(), "'m'", "str(value)"),
-}
+REFUSED = """
+  np.float32(0.5) => 'm' => float(value)
+  np.int64(3) => 'm' => float(value)
+  np.bool_(True) => 'm' => float(value)
+  np.array(1.5) => 'm' => float(value)
+  np.zeros((3, 3)) => 'm' => value.tolist()
+  torch.ones(2) => 'm' => value.tolist()
+  torch.tensor(1.0) => 'm' => float(value)
+  {"a": [1, np.float32(1)]} => 'm'['a'][1] => float(value)
+  {np.int64(3): 1} => 'm' => float(value)
+  object() => 'm' => str(value)
+"""
 
 
 @pytest.mark.parametrize("value", KEPT, ids=str)
@@ -520,28 +491,13 @@ def test_what_ray_keeps_with_a_checkpoint_is_reported(value):
     _TrainingResultState(checkpoint_dir_name="c", metrics={"m": value}).json()
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_ends_rays_controller_is_refused_at_the_report(name):
-    value, where, fix = REFUSED[name]
+@pytest.mark.parametrize("value, where, fix", table(REFUSED, globals()))
+def test_what_ends_rays_controller_is_refused_at_the_report(value, where, fix):
     with pytest.raises(ValueError, match="serializ"):
         _TrainingResultState(checkpoint_dir_name="c", metrics={"m": value}).json()
     with pytest.raises(LabError) as caught:
         hooks.refuse_what_json_lacks({"epoch": 1, "m": value})
     assert where in str(caught.value) and fix in caught.value.fix
-
-
-def test_a_loop_without_a_loader_may_report_twice_an_epoch(tracker, events):
-    hand = Hand()
-    with following(tracker):
-        for epoch in (0, 0, 1, 1):
-            hand.epoch()
-            hand.loss((X, X[:, :1])).backward()
-            hand.step()
-            hooks.current().report({"epoch": epoch})
-    assert len([event for event in epochs_of(events) if event["step"]]) == 3  # the last one has no report
-    reports = [event for event in events if event["kind"] == "report"]
-    assert [event["epoch"] for event in reports] == [0, 0, 1, 1]
-    assert all("passes" not in event for event in reports)
 
 
 def test_a_report_tells_how_many_passes_are_over_and_what_was_made_since(tracker, events):

@@ -16,6 +16,9 @@ from labkit.worker.channel import Sender
 from labkit.worker.mailbox import Mailbox
 from labs import until
 
+pytestmark = pytest.mark.slow
+
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 

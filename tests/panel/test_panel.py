@@ -20,6 +20,8 @@ from labkit.worker.hooks import current
 from labkit.worker.remote import RemoteTracker, TrackedFunction
 from labs import until
 
+pytestmark = pytest.mark.slow
+
 
 class Recorder(NullReporter):
     """A reporter that keeps what it got."""

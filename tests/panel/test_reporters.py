@@ -171,14 +171,6 @@ def test_a_screen_reader_is_told_of_phases_and_failures_and_not_of_steps(reporte
     assert told == ["loading data", "training", "rank 1 failed: ValueError: no &lt;rows&gt;"]
 
 
-def test_the_last_prints_are_always_shown(reporter):
-    run = reporter.begin()
-    for number in range(9):
-        run("print", text=f"hello <world> {number}")
-    reporter.show(run)
-    assert re.findall(r"hello &lt;world&gt; (\d)", reporter._body.value) == list("345678")
-
-
 def test_a_front_end_that_delivers_clicks_late_has_no_buttons(reporter, monkeypatch):
     monkeypatch.setenv("VSCODE_PID", "7")
     reporter.begin()

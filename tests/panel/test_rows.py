@@ -15,6 +15,9 @@ from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
 from labkit.worker.hooks import following
 
+pytestmark = pytest.mark.slow
+
+
 ROWS, BATCH = 22, 4  # the last batch has two rows
 
 
@@ -84,13 +87,10 @@ def dicts(batch):
 
 
 PLAIN = TensorDataset(torch.rand(ROWS, 3, 8, 8), torch.rand(ROWS))
-RAGGED = {"collate_fn": list}
 LOADERS = {
     "plain": lambda: DataLoader(PLAIN, BATCH),
     "dropping the last": lambda: DataLoader(PLAIN, BATCH, drop_last=True),
     "detection": lambda: DataLoader(Photos(), BATCH, collate_fn=tuples),
-    "detection with 3 a batch": lambda: DataLoader(Photos(), 3, collate_fn=tuples),
-    "detection in processes": lambda: DataLoader(Photos(), BATCH, collate_fn=tuples, num_workers=2),
     "rows as dicts": lambda: DataLoader(Photos(), BATCH, collate_fn=dicts),
     "ragged": lambda: DataLoader(Sentences(), BATCH, collate_fn=list, shuffle=True),
     "packed": lambda: DataLoader(Sentences(), BATCH, collate_fn=packed),
@@ -105,17 +105,12 @@ LOADERS = {
         collate_fn=len,
     ),
     "stream": lambda: DataLoader(Stream(PLAIN), BATCH),
-    "stream in processes": lambda: DataLoader(Stream(PLAIN), BATCH, num_workers=2),
     "stream, packed": lambda: DataLoader(Stream(Sentences()), BATCH, collate_fn=packed),
     "stream, detection": lambda: DataLoader(Stream(Photos()), BATCH, collate_fn=tuples),
-    "stream, detection in processes": lambda: DataLoader(
-        Stream(Photos()), BATCH, collate_fn=tuples, num_workers=2
-    ),
     "stream of objects": lambda: DataLoader(Stream(PLAIN), BATCH, collate_fn=Opaque),
     "stream, packed in processes": lambda: DataLoader(
         Stream(Sentences()), BATCH, collate_fn=packed, num_workers=2
     ),
-    "stream of single rows": lambda: DataLoader(Stream(Photos()), batch_size=None),
     "as Ray prepares it": lambda: _WrappedDataLoader(
         DataLoader(Photos(), BATCH, collate_fn=tuples), torch.device("cpu"), auto_transfer=False
     ),
@@ -124,9 +119,6 @@ LOADERS = {
     ),
     "as accelerate goes on": lambda: Accelerator(cpu=True).skip_first_batches(
         Accelerator(cpu=True).prepare(DataLoader(Sentences(), BATCH, collate_fn=list)), 2
-    ),
-    "as accelerate prepares a stream": lambda: Accelerator(cpu=True).prepare(
-        DataLoader(Stream(PLAIN), BATCH)
     ),
     "accelerate's dispatcher": lambda: DataLoaderDispatcher(PLAIN, batch_size=BATCH),
 }

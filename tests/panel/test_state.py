@@ -1,14 +1,14 @@
 """What happened in a run: sequences of events in, numbers out."""
 
-import math
+import re
 import time
 
 import numpy as np
 import pytest
 
-from labkit.panel.drawing import snapshot
 from labkit.panel.training import DECIDED, TrainingRun
 from runs_told import T0, Run
+from tables import evaluated, rows
 
 
 @pytest.fixture
@@ -78,37 +78,6 @@ def test_a_loop_whose_steps_are_not_seen_is_followed_by_its_reports():
     run.state.fill(T0 + 12)
     assert (run.state.what, run.state.fraction()) == ("4 epochs", 1.0)
     assert run.state.to_record()["seconds_to_start"] == 4.0
-
-
-def test_what_reports_alone_do_not_tell():
-    """Of a loop whose steps are not seen: a wait, a length, what came before training, what is no epoch."""
-    waiting = Run(epochs=2)("worker", 4, workers=1)
-    for epoch in range(2):
-        waiting("report", 5 + epoch, metrics={"epoch": epoch, "loss": 0.5})
-    waiting("checkpoint", 6, path="/c", status="pending", metrics={"epoch": 1}).state.end("finished", T0 + 60)
-    assert waiting.state.time_breakdown() == {"start": 4.0, "training": 2.0, "rest": 54.0}
-    for length in ({}, {"steps": 9}):  # how long it is, the reports don't tell
-        unknown = Run(**length)("worker", 1)("report", 2, metrics={"loss": 0.5})
-        unknown.step(2, rank=1, pid=200, step=4)  # before rank 0's first
-        unknown.state.fill(T0 + 3)
-        assert unknown.state.eta(T0 + 3) is None
-    first = Run(epochs=4)("worker", 1, workers=1)("report", 2, metrics={"loss": 9.0})  # before training
-    first.state.fill(T0 + 3)
-    assert first.state.progress == (0.0, "training")
-    late = Run(epochs=2)("worker", 0, workers=1)("report", 4, metrics={"epoch": 0, "loss": 0.5})
-    late.state.enter("waiting for validations", T0 + 6)
-    late("report", 16, metrics={"epoch": 1, "loss": 0.5})
-    assert sum(late.state.time_breakdown(T0 + 20).values()) == 20
-    here = Run(epochs=2, engine="one process")  # its reports are no epochs
-    for second in range(10):
-        here("report", second, metrics={"loss": 0.5})
-    here.state.fill(T0 + 10)
-    assert here.state.what == ""
-    often = Run(epochs=2)("worker", 0, workers=1)
-    for second in range(5):  # reports that are no epochs
-        often("report", second, metrics={"loss": 0.5})
-    often.state.fill(T0 + 5)
-    assert often.state.progress == (None, "epoch 6")
 
 
 @pytest.mark.parametrize(
@@ -197,22 +166,6 @@ def test_steps_after_the_last_checkpoint_that_arrived_are_repeated():
 # -- reports, and what is too late ---------------------------------------------------------------------
 
 
-def test_reports_may_count_epochs_from_1():
-    run = Run(epochs=3)
-    for epoch in (0, 1, 2):
-        run.epoch(epoch, epoch * 10, total=10)
-        run("report", metrics={"epoch": epoch + 1, "loss": 1.0}).saved(epoch + 1, epoch * 10 + 9)
-    assert [one["epoch"] for one in run.state.history] == [0, 1, 2] and run.state.fraction() == 1.0
-    assert [one.label for one in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
-
-
-def test_reports_with_and_without_epoch_of_rank_0(run):
-    for metrics in ({"loss": 1.0}, {"epoch": 7}, {"epoch": "last"}, {"epoch": math.nan}):
-        run("report", metrics=metrics)("report", rank=1, pid=101, metrics={"epoch": 5})
-    run("report", metrics={"epoch": 7.0}, epoch=9)("report")
-    assert [report["epoch"] for report in run.state.history] == [0, 7, 2, 3, 9, 5]
-
-
 def test_prints_failures_and_what_comes_after_the_end():
     run = Run(world_size=2)("failure", rank=1, text="ValueError: no")
     for k in range(1000):
@@ -289,124 +242,70 @@ def test_a_step_of_the_next_epoch_may_overtake_a_report():
         assert [one.label for one in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
 
 
-# Each: reports as (epoch, passes that were over, steps since), and the epochs, from 0.
-COUNTED = {
-    "from 0": ([(0, 1, 0), (1, 2, 0), (2, 3, 0)], [0, 1, 2]),
-    "from 1": ([(1, 1, 0), (2, 2, 0), (3, 3, 0)], [0, 1, 2]),
-    "from 0, twice an epoch": ([(0, 0, 5), (0, 1, 0), (1, 1, 5), (1, 2, 0)], [0, 0, 1, 1]),
-    "from 1, twice an epoch": ([(1, 0, 5), (1, 1, 0), (2, 1, 5), (2, 2, 0)], [0, 0, 1, 1]),
-    "from 0, in the last step": ([(0, 0, 10), (1, 1, 10)], [0, 1]),
-    "halves": ([(0.5, 0, 5), (1.0, 1, 0), (1.5, 1, 5), (2.0, 2, 0)], [0, 0, 0.5, 1]),
-    "halves, from the first step on": ([(0.0, 0, 1), (0.5, 0, 5), (1.0, 1, 0)], [0, 0, 0]),
-    "whole ones of fractions": ([(1.0, 1, 0), (1.5, 1, 5), (2.0, 2, 0)], [0, 0.5, 1]),
-    "two passes an epoch, from 0": ([(0, 2, 0), (1, 4, 0), (2, 6, 0)], [0, 1, 2]),
-    "two passes an epoch, from 1": ([(1, 2, 0), (2, 4, 0), (3, 6, 0)], [0, 1, 2]),
-    "every second epoch, from 0": ([(1, 2, 0), (3, 4, 0)], [1, 3]),
-    "every second epoch, from 1": ([(2, 2, 0), (4, 4, 0)], [1, 3]),
-    "the untrained model, from 0": ([(0, 0, 0), (0, 1, 0), (1, 2, 0)], [0, 0, 1]),
-    "the untrained model is 0": ([(0, 0, 0), (1, 1, 0), (2, 2, 0)], [0, 0, 1]),
-    "no epoch": ([(None, 1, 0), (None, 2, 0), (None, 2, 0)], [0, 1, 1]),
-    "no epoch, twice an epoch": ([(None, 0, 5), (None, 1, 0), (None, 1, 5)], [0, 0, 1]),
-    "no number": ([("one", 1, 0), (math.nan, 2, 0), (True, 3, 0)], [0, 1, 2]),
-}
+NO_NUMBERS = {"one": "one", "True": True}
+# A loop; its reports, each as epoch@passes that were over+steps since; and the epochs that are shown, from 0.
+COUNTED = """
+from 0                         | 0@1+0 1@2+0 2@3+0 | 0 1 2
+from 1                         | 1@1+0 2@2+0 3@3+0 | 0 1 2
+from 0, twice an epoch         | 0@0+5 0@1+0 1@1+5 1@2+0 | 0 0 1 1
+from 1, twice an epoch         | 1@0+5 1@1+0 2@1+5 2@2+0 | 0 0 1 1
+from 0, in the last step       | 0@0+10 1@1+10 | 0 1
+halves                         | 0.5@0+5 1.0@1+0 1.5@1+5 2.0@2+0 | 0 0 0.5 1
+halves, from the first step on | 0.0@0+1 0.5@0+5 1.0@1+0 | 0 0 0
+whole ones of fractions        | 1.0@1+0 1.5@1+5 2.0@2+0 | 0 0.5 1
+two passes an epoch, from 0    | 0@2+0 1@4+0 2@6+0 | 0 1 2
+two passes an epoch, from 1    | 1@2+0 2@4+0 3@6+0 | 0 1 2
+every second epoch, from 0     | 1@2+0 3@4+0 | 1 3
+every second epoch, from 1     | 2@2+0 4@4+0 | 1 3
+the untrained model, from 0    | 0@0+0 0@1+0 1@2+0 | 0 0 1
+the untrained model is 0       | 0@0+0 1@1+0 2@2+0 | 0 0 1
+no epoch                       | -@1+0 -@2+0 -@2+0 | 0 1 1
+no epoch, twice an epoch       | -@0+5 -@1+0 -@1+5 | 0 0 1
+no number                      | one@1+0 nan@2+0 True@3+0 | 0 1 2
+"""
 
 
-@pytest.mark.parametrize("name", COUNTED)
-def test_however_a_loop_counts(name):
-    reports, epochs = COUNTED[name]
+@pytest.mark.parametrize("row", COUNTED.strip().splitlines())
+def test_however_a_loop_counts(row):
+    _, reports, epochs = row.split("|")
     run = Run(engine="Ray Train").epoch(0, 1, total=10).epoch(1, 11, total=10)
-    for epoch, passes, step in reports:
-        metrics = {"loss": 1.0} if epoch is None else {"loss": 1.0, "epoch": epoch}
-        run("report", 30, metrics=metrics, passes=passes, step=step)
-    assert [one["epoch"] for one in run.state.history] == epochs
+    for report in reports.split():
+        epoch, passes, step = re.split("[@+]", report)
+        metrics = (
+            {"loss": 1.0} if epoch == "-" else {"loss": 1.0, "epoch": NO_NUMBERS.get(epoch) or float(epoch)}
+        )
+        run("report", 30, metrics=metrics, passes=int(passes), step=int(step))
+    assert [report["epoch"] for report in run.state.history] == [float(epoch) for epoch in epochs.split()]
     run.state.fill(T0 + 31)
     for curve in run.state.plot.curves:
         assert [x for x, _ in curve.points] == sorted(x for x, _ in curve.points)
 
 
-@pytest.mark.parametrize("about", [{}, {"passes": 0, "step": 0}])
-def test_a_report_of_the_untrained_model_is_where_the_axis_begins(about):
-    run = Run(engine="Ray Train")("report", 1, metrics={"loss": 9.0, "epoch": 0}, **about)
-    run.epoch(0, 1, total=10)("report", 12, metrics={"loss": 1.0, "epoch": 1}, passes=1, step=0)
-    run.state.fill(T0 + 13)
-    assert run.state.plot.curves[-1].points == [(0.0, 9.0), (1.0, 1.0)]
-    assert [one["epoch"] for one in run.state.history] == [0, 0]
+EARLIER = """
+  (0, 0), (1, 1), (2, 2) => 3
+  (0, 1), (1, 2), (2, 3) => 3
+  # the others were deleted
+  (2, 2), => 3
+  (2, 3), => 3
+  # every second epoch, from 0
+  (1, 1), (3, 3) => 4
+  # two reports an epoch, from 0 and from 1
+  (1, 0), (3, 1) => 2
+  (1, 1), (3, 2) => 2
+  (0, 0.5), (1, 1.0), (2, 1.5) => 1
+  (0, None), (1, None) => 2
+  (0, "x"), (1, math.nan), (2, [1]) => 3
+  *[] => 0
+"""
 
 
-def test_fractions_are_places_on_the_axis_and_in_all_words():
-    run = Run(engine="Ray Train", epochs=2).epoch(0, 1, total=10).epoch(1, 11, total=10)
-    for epoch in (0.5, 1.0, 1.5, 2.0):
-        passes, step = int(epoch), int(epoch % 1 * 10)
-        run("report", 30, metrics={"epoch": epoch, "loss": 1.0}, passes=passes, step=step)
-        run.saved(epoch, 30)
-    run.state.fill(T0 + 31)
-    assert [x for x, _ in run.state.plot.curves[-1].points] == [0.5, 1.0, 1.5, 2.0]
-    labels = ["epoch 0.5", "epoch 1", "epoch 1.5", "epoch 2"]
-    assert [one.label for one in run.state.checkpoints] == labels
-    assert [line.partition("/2 · ")[0] for key, line in run.state.news if key[0] == "report"] == labels
-
-
-@pytest.mark.parametrize(
-    ("checkpoints", "earlier"),
-    [
-        ([(0, 0), (1, 1), (2, 2)], 3),
-        ([(0, 1), (1, 2), (2, 3)], 3),
-        ([(2, 2)], 3),  # the others were deleted
-        ([(2, 3)], 3),
-        ([(1, 1), (3, 3)], 4),  # every second epoch, from 0
-        ([(1, 0), (3, 1)], 2),  # two reports an epoch, from 0 and from 1
-        ([(1, 1), (3, 2)], 2),
-        ([(0, 0.5), (1, 1.0), (2, 1.5)], 1),
-        ([(0, None), (1, None)], 2),
-        ([(0, "x"), (1, math.nan), (2, [1])], 3),
-        ([], 0),
-    ],
-)
-def test_how_many_epochs_an_earlier_run_has_made(checkpoints, earlier):
+@pytest.mark.parametrize("heading, checkpoints, earlier", rows(EARLIER))
+def test_how_many_epochs_an_earlier_run_has_made(heading, checkpoints, earlier):
     run = Run(epochs=9, engine="Ray Train")
-    run.state.goes_on_after((number, {"epoch": epoch}) for number, epoch in checkpoints)
-    assert run.state.earlier == earlier
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_resumed_loop_keeps_its_numbers_and_its_bar(first):
-    run = Run(epochs=6, engine="Ray Train")
-    run.state.goes_on_after([(number, {"epoch": number + first}) for number in range(3)])
-    for epoch in (3, 4, 5):
-        run.epoch(epoch - 3, epoch * 10, total=10)
-        run("report", epoch * 10 + 6, metrics={"epoch": epoch + first}, passes=epoch - 2, step=0)
-        run.saved(epoch + first, epoch * 10 + 7)
-    run.state.fill(T0 + 60)
-    assert [one["epoch"] for one in run.state.history] == [3, 4, 5]
-    assert [one.label for one in run.state.checkpoints] == ["epoch 4", "epoch 5", "epoch 6"]
-    assert run.state.progress == (1.0, "epoch 6 of 6 · step 10 of 10 · nearly done")
-
-
-def test_a_checkpoint_is_of_its_own_report_though_others_have_come_since():
-    run = Run(engine="Ray Train")
-    for epoch in (0, 1, 2):
-        run("saved", epoch=epoch + 1, step=10 * epoch)(
-            "report", metrics={"loss": 1.0}, passes=epoch + 1, step=0
-        )
-    for epoch in (0, 1, 2):
-        run("checkpoint", path=f"/c/{epoch}", status="committed", metrics={"loss": 1.0})
-    assert [one.label for one in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
+    run.state.goes_on_after((number, {"epoch": epoch}) for number, epoch in evaluated(f"[{checkpoints}]", {}))
+    assert run.state.earlier == int(earlier)
 
 
 def test_a_report_of_a_process_that_is_gone_comes_too_late(run):
     run("worker", pid=100)("worker", pid=200)("report", pid=100, metrics={"loss": 1.0}, passes=2, step=0)
     assert run.state.history == []
-
-
-def test_rows_that_nobody_knows_are_not_shown(run):
-    run.step(1, step=1, rows=None).step(2, step=9, rows=None, seconds=4.0, waiting=1.0)
-    run.state.fill(T0 + 3)
-    assert run.state.to_record()["rows_per_second"] is None
-    assert [name for _, name in run.state.tiles] == ["waiting for data"]
-    assert run.state.waiting_share() == 0.25  # that is known
-
-
-def test_before_a_first_event_nothing_was_heard_since_the_start(run):
-    run.state.hang = ["no word of a rank"]
-    assert run.state.heard_at == T0
-    assert "nothing heard for 70 s" in snapshot(run.state, T0 + 70).html

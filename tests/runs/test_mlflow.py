@@ -9,6 +9,11 @@ import re
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/runs/", "docs/runs.md")]
+
+
 VERSION = "3.17.2"  # the page names it
 DATABASE = ("sqlalchemy", "alembic")  # of the store that MLflow uses by default
 PROGRAM = """

@@ -18,6 +18,9 @@ from labkit.local.spark import group
 from labkit.spark.prepared import folder_of
 from labs import processes_of, python, until, wait_until_nothing_lives
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/spark/")]
+
+
 SESSION = """
 from labkit.local import spark
 spark.prepare()

@@ -24,6 +24,8 @@ from labkit.spark import panel as spark_panel
 from labkit.spark.panel import SparkPanel
 from labs import interrupt_when, until
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/panel/", "labkit/worker/", "labkit/spark/")]
+
 
 @pytest.fixture(scope="module")
 def session(home):
@@ -185,12 +187,6 @@ def test_a_file_that_fails_is_an_error(local, folder, code, fact):
         after.append("run() returned")
     assert not after
     assert "_" not in type(raised.value).__name__ and raised.value.fix
-
-
-def test_a_file_that_fails_on_executors(on_executors, folder):
-    (folder / "bad.py").write_text("raise ValueError('a bad file')\n")
-    with pytest.raises(RunFailed, match="ValueError: a bad file"), panel_of("07-bad").watch(on_executors):
-        on_executors.run(str(folder / "bad.py"))
 
 
 def test_what_is_neither_a_function_nor_a_file(local, folder, monkeypatch):
@@ -372,6 +368,7 @@ def test_silence_has_words(local, monkeypatch, capsys):
     assert re.fullmatch(r"[\d.]+ m?s", silent), silent  # of this run, not since 1970
 
 
+@pytest.mark.each_change
 def test_what_is_no_distributor_and_where_ranks_find_the_panel():
     with pytest.raises(LabError, match="TorchDistributor"):
         panel_of("07-none").watch("distributor")
@@ -383,23 +380,6 @@ def test_what_is_no_distributor_and_where_ranks_find_the_panel():
             conf = {"spark.driver.host": "10.0.0.7", "spark.master": "spark://10.0.0.8:7077"}
 
     assert panel_of("m").watch(Active()).host() == "10.0.0.7"
-
-
-def test_a_rank_that_was_killed_is_found_in_torchruns_report(tmp_path):
-    """The others have failed, too: by a lost connection, or since torchrun ended them."""
-    report = """Failures:
-  rank      : 0 (local_rank: 0)
-  exitcode  : -15 (pid: 7)  (SIGTERM)
-Root Cause (first observed failure):
-  rank      : 1 (local_rank: 1)
-  exitcode  : -9 (pid: 8)  (SIGKILL)
-"""
-    panel = panel_of("07-report")
-    panel._log = tmp_path / "log"
-    panel._log.write_text(report)
-    panel.state.fail("RuntimeError: Connection closed by peer", 0)
-    panel._keep_killed()
-    assert [(one.rank, one.text) for one in panel.state.failures] == [(1, "killed (SIGKILL)")]
 
 
 # -- the errors of lesson 07 --------------------------------------------------------------------------

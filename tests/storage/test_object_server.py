@@ -20,6 +20,8 @@ from labkit.settings import Settings
 from labkit.storage import hint_for
 from labkit.storage.client import ObjectFiles
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def settings(tmp_path):

@@ -16,6 +16,10 @@ from labkit.local import storage
 from labkit.settings import Settings
 from labkit.storage import Store, check_run_name, hint_for
 from labkit.storage.client import ObjectFiles, arrow
+from tables import table
+
+pytestmark = pytest.mark.slow
+
 
 # As people give them.
 NAMES = ["lr=0.1", " a", "größe 🚀", "50%25", "a+b&c=d", "#1", "a\\b'\"", "a?b", "*", "**", "a[b]", "[!a]"]
@@ -428,14 +432,14 @@ def test_a_redirect_without_a_region_names_the_other_endpoint(tmp_path, monkeypa
                 assert store.endpoint == right
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "fix"),
-    [
-        ("s3.eu-central-1.amazonaws.com", 'storage.connect("https://s3.eu-central-1.amazonaws.com")'),
-        ("s3://films/2026", "bucket='films'"),
-        ("http://host:9000/?a=b", 'storage.connect("http://host:9000")'),
-    ],
-)
+ENDPOINTS = """
+  "s3.eu-central-1.amazonaws.com" => storage.connect("https://s3.eu-central-1.amazonaws.com")
+  "s3://films/2026" => bucket='films'
+  "http://host:9000/?a=b" => storage.connect("http://host:9000")
+"""
+
+
+@pytest.mark.parametrize("endpoint, fix", table(ENDPOINTS, globals()))
 def test_an_endpoint_that_is_no_url(endpoint, fix):
     with pytest.raises(LabError, match="not a URL") as caught:
         storage.connect(endpoint, "key", "secret")

@@ -1,25 +1,22 @@
 """A store in Ray: tasks, Ray Data and Ray Train reach it from processes that got no key."""
 
-import io
 import json
 import os
 import random
 import sys
 
 import pytest
-from PIL import Image
 from ray import cloudpickle
 
 import labs
 import object_servers
 from benchmarks import faults
-from course import datasets
 from labkit.errors import LabError
 from labkit.local import cluster, storage
 from labkit.settings import Settings
 from labkit.train import TrainPanel
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/storage/", "course/datasets/"), pytest.mark.fault]
 
 # The workers cannot import these files: what is in them travels by value, as from a notebook.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -58,33 +55,6 @@ def test_a_task_on_every_node_reads_without_an_environment(lab, store):
     nodes = [NodeAffinitySchedulingStrategy(node.id, soft=False) for node in lab.nodes]
     found = ray.get([read.options(scheduling_strategy=node).remote() for node in nodes])
     assert found == [([], b"from the store")] * 2
-
-
-def png(image):
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
-    return file.getvalue()
-
-
-def test_ray_data_reads_images_and_parquet(store):
-    import pyarrow.parquet
-    import ray
-    from ray.data.datasource.partitioning import Partitioning
-
-    digits, images = datasets.load("digits", n=40), store.storage_path("images")
-    rows = enumerate(zip(digits.images, digits.labels, strict=True))
-    store.files.pipe({f"{images}/{label}/{row}.png": png(image) for row, (image, label) in rows})
-    labels = Partitioning("dir", field_names=["label"], base_dir=images)
-    read = ray.data.read_images(images, filesystem=store.filesystem, partitioning=labels).take_all()
-    assert sorted((int(row["label"]), row["image"].tobytes()) for row in read) == sorted(
-        (int(label), image.tobytes()) for image, label in zip(digits.images, digits.labels, strict=True)
-    )
-    folder = store.storage_path("rows")
-    for part in range(4):
-        rows = digits.to_arrow().slice(10 * part, 10)
-        pyarrow.parquet.write_table(rows, f"{folder}/{part}.parquet", filesystem=store.filesystem)
-    table = ray.data.read_parquet(folder, filesystem=store.filesystem)
-    assert sorted(row["label"] for row in table.take_all()) == sorted(digits.labels)
 
 
 def loop(config):

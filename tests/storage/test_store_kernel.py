@@ -5,7 +5,7 @@ import pytest
 import labs
 from kernels import kernel
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/storage/"), pytest.mark.fault]
 
 SETUP = """
 import time

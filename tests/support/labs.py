@@ -91,28 +91,6 @@ def until(condition: Callable[[], object], seconds: float = 300) -> None:
         time.sleep(0.02)
 
 
-@contextlib.contextmanager
-def interrupted_inside(when: Callable[[], object] = lambda: True) -> Iterator[None]:
-    """Interrupt the block once it is where the lab holds interrupts back, and `when` holds.
-
-    A fixed time would be too short for that on a busy machine, and too long on a quick one.
-    """
-    outside, over = signal.getsignal(signal.SIGINT), threading.Event()
-
-    def interrupt() -> None:
-        until(lambda: over.is_set() or (signal.getsignal(signal.SIGINT) is not outside and when()))
-        if not over.is_set():
-            os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def interrupt_when(condition: Callable[[], object]) -> None:
     """Interrupt the main thread of this process as soon as that holds."""
 

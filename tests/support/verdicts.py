@@ -1,6 +1,12 @@
 """A table of answers and what the check of an exercise says to them, as one test:
 
-    test_what_a_check_says = verdicts({"03-2": [(answer, "solved"), (another, "it trains all 10 epochs")]})
+    test_what_a_check_says = verdicts(SAID, globals())
+
+    SAID = \"\"\"
+    03-2
+      every_epoch => it trains all 10 epochs
+      common_accuracy => solved
+    \"\"\"
 
 Right answers are the lessons' own solutions, and a likely mistake is a change of their text.
 """
@@ -19,6 +25,8 @@ from ray import cloudpickle
 import build
 import lesson
 from course.exercises import check
+from course.exercises.answers import Wrong
+from tables import evaluated, rows
 
 _numbers = itertools.count()
 
@@ -38,28 +46,29 @@ def replaced(answer: Runs, *args: Any, **options: Any) -> Any:
     return value
 
 
-def verdicts(table: dict[str, list[tuple]], *replace: Any) -> Any:
-    """A test of each row of {id: [(*answers, said), …]}; `replace` is for `monkeypatch.setattr`."""
-    rows = [(id, answers, said) for id, several in table.items() for *answers, said in several]
+_NAMES = {"Runs": Runs, "Wrong": Wrong}  # of every table of answers
 
-    @pytest.mark.parametrize("id, answers, said", rows)
-    def test(id: str, answers: list, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+
+def verdicts(table: str, names: dict[str, Any], *replace: Any) -> Any:
+    """A test of each row; its expression is one answer or several. `replace` is for `monkeypatch.setattr`."""
+
+    @pytest.mark.parametrize("id, answers, said", rows(table))
+    def test(id: str, answers: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if replace:
             monkeypatch.setattr(*replace)
-        assert said in repr(check(id, *answers))
+        assert said in repr(check(id, *evaluated(f"[{answers}]", {**names, **_NAMES})))
 
     return test
 
 
-def changes(table: dict[str, list[tuple[dict[str, str], str]]], *replace: Any, **given: Any) -> Any:
-    """As `verdicts`, of {id: [({old text: new}, said), …]}: changes of the lesson's `solution`."""
-    rows = [(id, change, said) for id, several in table.items() for change, said in several]
+def changes(table: str, names: dict[str, Any], *replace: Any, **given: Any) -> Any:
+    """As `verdicts`, with changes of the lesson's `solution` as expressions: ``{old text: new text}``."""
 
-    @pytest.mark.parametrize("id, change, said", rows)
-    def test(id: str, change: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("id, change, said", rows(table))
+    def test(id: str, change: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if replace:
             monkeypatch.setattr(*replace)
-        assert said in repr(check(id, *solution(id, change, **given)))
+        assert said in repr(check(id, *solution(id, evaluated(change, names), **given)))
 
     return test
 

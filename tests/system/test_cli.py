@@ -10,6 +10,8 @@ import pytest
 from labkit.local import family, supervision
 from labs import runs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(tmp_path: Path):

@@ -13,6 +13,9 @@ from labkit.local import doctor as diagnosis
 from labkit.local.doctor import Diagnosis, Finding, doctor
 from labkit.settings import Settings
 
+pytestmark = pytest.mark.slow
+
+
 GB = 1_000_000_000
 GOOD, BAD = Finding("cores", True, "2"), Finding("Chromium", False, "none", "apt-get install <chromium>")
 WORSE = Finding("disk", False, "full", "rm", blocking=True)

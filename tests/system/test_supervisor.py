@@ -19,6 +19,9 @@ from labkit.errors import LabError
 from labkit.local import family, supervision
 from labs import processes_of, runs, until
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/")]
+
+
 SLEEP = ["sleep", "900"]
 
 
@@ -95,6 +98,7 @@ def user(home, tmp_path):
 # -- starting ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_change
 def test_what_is_started_has_a_session_of_its_own_and_tells_its_status(start, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     script = f"echo $WORD ${family.MARK}; pwd; cat; echo err >&2; exit 3"
@@ -112,6 +116,7 @@ def test_what_is_started_has_a_session_of_its_own_and_tells_its_status(start, tm
     assert not psutil.pid_exists(sleeper.pid)  # no zombie stays
 
 
+@pytest.mark.each_change
 def test_what_is_started_leaves_no_core_dump(start):
     """A core dump has the memory in it, and so the keys."""
     assert resource.prlimit(start(SLEEP).pid, resource.RLIMIT_CORE) == (0, 0)
@@ -145,6 +150,7 @@ def test_a_file_of_the_readers_beside_the_notebook_does_not_break_it(home, user,
 # -- stopping ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     "script",
     [
@@ -205,6 +211,7 @@ def test_a_process_of_another_lab_is_not_ours(home, start, tmp_path):
 # -- users ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize("fork", ["", "fork"])
 def test_a_killed_user_leaves_nothing_also_where_a_fork_of_it_lives(home, user, fork):
     """A fork holds the sockets of its parent."""
@@ -245,6 +252,7 @@ def test_a_removed_home_stops_the_lab(home, user):
 # -- the end of the supervisor ----------------------------------------------------------------------------
 
 
+@pytest.mark.each_change
 def test_a_killed_supervisor_is_replaced_and_its_processes_run_on(home, user):
     one = user()
     before, pids = supervisor_of(home), sleepers(home)

@@ -26,6 +26,9 @@ from labkit.train import TrainPanel
 from labkit.worker import Tracker
 from labkit.worker.hooks import following
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/")]
+
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LAB = {"nodes": 1, "cpus_per_node": 4}

@@ -14,13 +14,20 @@ import ray.train
 from loops import checkpoint_of, rank
 from ray import cloudpickle
 from ray.train import ReportedCheckpointStatus, RunConfig, ScalingConfig, ValidationConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchTrainer
 
 from labkit.errors import LabError, RunFailed
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel, reported_checkpoints
+from tables import table
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers(
+        "labkit/local/forkserver/", "labkit/cluster/", "labkit/panel/", "labkit/worker/", "labkit/train/"
+    ),
+    pytest.mark.fault,
+]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LAB = {}
@@ -74,14 +81,14 @@ def trainer_of(loop, how=None, workers=2, **options):
     )
 
 
-@pytest.mark.parametrize(
-    "how, words",
-    [
-        ("status", "it exited with status 3"),
-        ("crash", "signal 11 (SIGSEGV) ended it"),
-        ("kill", "signal 9 (SIGKILL) ended it, as `kill -9` does, or the system when its memory runs out"),
-    ],
-)
+WAYS = """
+  "status" => it exited with status 3
+  "crash" => signal 11 (SIGSEGV) ended it
+  "kill" => signal 9 (SIGKILL) ended it, as `kill -9` does, or the system when its memory runs out
+"""
+
+
+@pytest.mark.parametrize("how, words", table(WAYS, globals()))
 def test_a_rank_that_ends_by_itself_says_how(lab, home, panel, how, words):
     with pytest.raises(RunFailed) as failed:
         panel.fit(trainer_of(ends, how))
@@ -93,14 +100,14 @@ def test_a_rank_that_ends_by_itself_says_how(lab, home, panel, how, words):
         assert re.search("Segmentation fault|SIGSEGV", Path(log).read_text())
 
 
-@pytest.mark.parametrize(
-    "how, message",
-    [
-        ("missing", "DataMissing: table films has no row 7"),
-        ("lock", "HoldsALock: the file is locked"),
-        ("exit", "SystemExit: there is no data set called films"),
-    ],
-)
+EXCEPTIONS = """
+  "missing" => DataMissing: table films has no row 7
+  "lock" => HoldsALock: the file is locked
+  "exit" => SystemExit: there is no data set called films
+"""
+
+
+@pytest.mark.parametrize("how, message", table(EXCEPTIONS, globals()))
 def test_an_exception_that_cannot_be_sent_keeps_its_message_and_line(lab, home, panel, how, message):
     with pytest.raises(RunFailed) as failed:
         panel.fit(trainer_of(ends, how))
@@ -171,14 +178,14 @@ def reports(config):
     ray.train.report({"loss": 1.0})
 
 
-@pytest.mark.parametrize(
-    "options, fix",
-    [
-        ({"torch_config": TorchConfig(backend="nccl")}, 'TorchConfig(backend="gloo")'),
-        ({"run_config": RunConfig(worker_runtime_env={"pip": 3})}, "correct runtime_env['pip']"),
-        ({"run_config": RunConfig(storage_path="/proc/runs")}, "in place of /proc/runs"),
-    ],
-)
+FIXES = """
+  {"torch_config": ray.train.torch.TorchConfig(backend="nccl")} => TorchConfig(backend="gloo")
+  {"run_config": RunConfig(worker_runtime_env={"pip": 3})} => correct runtime_env['pip']
+  {"run_config": RunConfig(storage_path="/proc/runs")} => in place of /proc/runs
+"""
+
+
+@pytest.mark.parametrize("options, fix", table(FIXES, globals()))
 def test_a_fact_with_a_known_fix_has_it(lab, home, panel, options, fix):
     if "torch_config" in options and ray.cluster_resources().get("GPU"):
         pytest.skip("there is a GPU")
@@ -193,6 +200,7 @@ def test_what_ray_refuses_before_a_start_is_a_refusal(lab, home, panel):
     assert refused.value.fact.startswith("Ray refuses it: train_loop_per_worker should take in 0 or 1")
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     "scaling, said",
     [
@@ -218,6 +226,7 @@ def test_what_no_node_can_ever_give_is_refused_before_the_start(lab, panel, scal
     assert panel.state.status == "ready"
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     "options, said",
     [
@@ -234,6 +243,7 @@ def test_a_validation_that_no_node_can_run_is_refused(lab, home, panel, options,
     assert said in refused.value.fact
 
 
+@pytest.mark.each_change
 def test_a_relative_storage_path_is_refused(lab, panel):
     with pytest.raises(LabError, match="relative path"):
         panel.watch(trainer_of(reports, run_config=RunConfig(storage_path="runs")))

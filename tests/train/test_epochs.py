@@ -24,6 +24,9 @@ from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel
 
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/")]
+
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LAB = {"nodes": 1, "cpus_per_node": 4}

@@ -22,7 +22,7 @@ from labkit.settings import Settings
 from labkit.train import TrainPanel, hang
 from labs import interrupt_when, until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/train/"), pytest.mark.fault]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 import ray
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("labkit/panel/", "labkit/worker/"),
+    pytest.mark.night,
+    pytest.mark.fault,
+]
 
 # It runs an example in a cluster that is there: argv has its path, and "panel" for one around each fit().
 PROGRAM = """

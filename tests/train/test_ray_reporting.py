@@ -27,14 +27,17 @@ from labkit.cluster import capacity
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.local import family
 from labkit.panel.reporters import NullReporter
-from labkit.settings import Settings
 from labkit.train import TrainPanel
-from labkit.train.callbacks import ReportCallback, first_failure
+from labkit.train.callbacks import ReportCallback
 from labkit.worker import hooks
 from labkit.worker.mailbox import Mailbox
 from labs import held_cpus, idle, interrupt_when, until
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("labkit/local/forkserver/", "labkit/panel/", "labkit/worker/", "labkit/train/"),
+    pytest.mark.fault,
+]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 
@@ -58,6 +61,7 @@ def _controllers(home):
 # -- what is seen ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_change
 def test_without_workers(home, panel):
     original, trainer = ray.train.report, trainer_of(home, workers=0)
     name = trainer.run_config.name
@@ -77,6 +81,7 @@ def test_without_workers(home, panel):
     assert (trainer.run_config.name, trainer.run_config.callbacks) == (name, [])
 
 
+@pytest.mark.each_change
 def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel, monkeypatch):
     shared = RunConfig(storage_path=str(home / "runs"))
     trainer = trainer_of(home, shared=shared)
@@ -117,6 +122,7 @@ def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel, monkeypatch):
     assert state.note == panel.state.note == ""
 
 
+@pytest.mark.each_change
 def test_workers_that_wait_for_cpus_which_another_one_holds(lab, home, panel, monkeypatch):
     monkeypatch.setattr(capacity, "QUIET_FOR", 1.0)
     with held_cpus(3, lambda: panel.state.waits) as said:
@@ -125,6 +131,7 @@ def test_workers_that_wait_for_cpus_which_another_one_holds(lab, home, panel, mo
     assert panel.state.status == "finished" and not any("waiting" in note for note in panel.state.notes)
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     ("config", "given", "epochs", "steps"),
     [
@@ -142,6 +149,7 @@ def test_the_length_of_a_run_is_in_its_configuration_or_told(home, config, given
     assert (panel.state.epochs, panel.state.steps_of_run) == (epochs, steps)
 
 
+@pytest.mark.each_change
 def test_a_shard_of_ray_data_that_is_iterated_twice(lab, home, panel):
     def over_a_shard(config):
         model = prepare_model(torch.nn.Linear(1, 1))
@@ -171,6 +179,7 @@ def no_rows(config):
     ray.train.report({"rows": len(last["id"])})
 
 
+@pytest.mark.each_change
 def test_what_is_wrong_with_a_metric_or_a_shard_is_named(lab, home, panel):
     with pytest.raises(LabError, match="could not report the metric 'confusion'"):
         panel.fit(trainer_of(home, workers=1, loop=an_array))
@@ -179,6 +188,7 @@ def test_what_is_wrong_with_a_metric_or_a_shard_is_named(lab, home, panel):
         panel.fit(trainer_of(home, workers=2, loop=no_rows, datasets={"train": ray.data.range(1)}))
 
 
+@pytest.mark.each_change
 def test_a_module_that_workers_lack_is_named_with_the_way_to_ship_it(lab, home, panel, monkeypatch):
     folder = home / "elsewhere"
     folder.mkdir()
@@ -195,6 +205,7 @@ def test_a_module_that_workers_lack_is_named_with_the_way_to_ship_it(lab, home, 
     assert panel.state.status == "finished"
 
 
+@pytest.mark.each_change
 def test_the_plain_script_of_lesson_03(lab, home, panel, root, monkeypatch, capsys):
     """Its train function, unchanged."""
     fit_of_ray = TorchTrainer.fit
@@ -219,6 +230,7 @@ def test_the_plain_script_of_lesson_03(lab, home, panel, root, monkeypatch, caps
 # -- how a run ends -------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_change
 def test_what_a_worker_raises_is_shown_with_its_own_lines(lab, home, panel):
     said = "rank 1 raised ArithmeticError: the loss is not a number(.|\n)*goes on from the last checkpoint"
     with pytest.raises(RunFailed, match=said):
@@ -274,6 +286,7 @@ def test_checkpoints_that_ray_deletes_are_marked_and_a_name_that_is_used_again_i
     assert (again.state.note, len(again.state.history)) == ("went on after epoch 4 of 5", 1)
 
 
+@pytest.mark.each_change
 def test_an_interrupt_ends_the_run_and_frees_its_cpus(lab, home, panel):
     interrupt_when(lambda: panel.state.first_step_at)
     with pytest.raises(RunStopped, match="stopped by you") as stopped:
@@ -301,6 +314,7 @@ def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel, mo
     assert panel.state.status == "finished"
 
 
+@pytest.mark.each_change
 def test_what_cannot_work_is_refused_before_anything_starts(lab, home, panel):
     with pytest.raises(LabError, match="5 workers with 1 CPU each"):
         panel.watch(trainer_of(home, workers=5))
@@ -346,53 +360,6 @@ def test_no_secret_travels_with_a_panel(lab, home, panel):
         assert token not in pickle.dumps(ReportCallback(panel)) + repr(panel).encode()
 
 
-class HealthCheckFailed(Exception):
-    def __init__(self, message):
-        super().__init__("A worker health check failed.")
-        self.health_check_failure = ray.exceptions.RayActorError(error_msg=message)
-
-
 KILLED = (
     "rank 1 is gone: signal 9 (SIGKILL) ended it, as `kill -9` does, or the system when its memory runs out"
 )
-OF_THE_LOOP = ray.exceptions.RayActorError(error_msg="The actor died unexpectedly: one of the reader's own")
-DEAD = HealthCheckFailed("The actor is dead because its worker process has died.")
-LOST = HealthCheckFailed("The actor died unexpectedly because its node has died.")
-FULL = HealthCheckFailed("")
-FULL.health_check_failure = ray.exceptions.OutOfMemoryError("1 worker(s) … the node running low on memory.")
-OF_RAY = {"__module__": "ray.train.v2._internal.exceptions"}
-HUNG = type("WorkerHealthCheckTimeoutError", (Exception,), OF_RAY)(
-    "A worker health check has been hanging for 5 s.\nSet RAY_TRAIN_… to wait longer"
-)
-GLOO = RuntimeError("Traceback (most recent call last):\n  …\nRuntimeError: Connection closed by peer")
-
-
-@pytest.mark.parametrize(
-    "exceptions, rank, text",
-    [
-        ({0: GLOO, 1: DEAD}, 1, "rank 1 is gone"),
-        ({0: GLOO, 2: LOST}, 2, "rank 2 is gone"),
-        ({0: GLOO, 1: FULL}, 1, "rank 1 is gone"),
-        ({0: OF_THE_LOOP}, 0, f"RayActorError: {OF_THE_LOOP}"),
-        ({1: HUNG}, 1, "rank 1 failed: A worker health check has been hanging for 5 s."),
-        ({0: GLOO, 1: GLOO}, 0, f"RuntimeError: {GLOO}"),
-    ],
-)
-def test_the_failure_that_caused_the_others_is_told(exceptions, rank, text):
-    failure = first_failure(exceptions)
-    assert (failure.rank, failure.text) == (rank, text)
-    died = getattr(exceptions[rank], "health_check_failure", "") if text.endswith(" is gone") else ""
-    assert failure.died == str(died)
-
-
-def test_a_run_without_a_cluster_of_the_lab_has_rays_word_on_a_death(tmp_path):
-    panel = TrainPanel("run", settings=Settings(home=tmp_path), reporter=NullReporter())
-    panel.state.start()
-    for rank, died in ((0, LOST), (1, FULL), (2, DEAD)):
-        event = {"kind": "failure", "run": panel.run_id, "rank": rank, "text": f"rank {rank} is gone"}
-        panel.receive(event | {"died": str(died.health_check_failure)})
-    assert [failure.text for failure in panel.state.failures] == [
-        "rank 0 is gone: its node was lost",
-        "rank 1 is gone: Ray killed it, because its node was running low on memory",
-        "rank 2 is gone: it may have crashed or been killed, and Ray doesn't know which",
-    ]

@@ -5,8 +5,6 @@ import os
 import random
 import signal
 import sys
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -25,7 +23,7 @@ from course import datasets
 from labkit.local import storage
 from verdicts import _cells, solution
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/train/"), pytest.mark.fault]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 OBJECT_STORE = 80_000_000
 LAB = {"nodes": 1, "cpus_per_node": 6, "object_store_bytes": OBJECT_STORE}
@@ -133,16 +131,6 @@ def ids_of_names(config):
     return epochs
 
 
-def test_fewer_rows_than_workers_are_no_rows(lab):
-    plan = ray.data.range(3, override_num_blocks=3)
-    assert fit(count_rows, {}, 4, datasets={"train": plan}).return_value == [0, 0, 0, 0]
-
-
-def count_rows(config):
-    batches = ray.train.get_dataset_shard("train").iter_torch_batches(batch_size=8)
-    return of_all_ranks(sum(len(batch["id"]) for batch in batches))
-
-
 def test_counted_seeds_begin_again_in_a_run_that_resumes(taught, tmp_path):
     """Epochs 0 and 1 differ; after a crash, epoch 1 has the order of epoch 0."""
     taught["ray"].data.DataContext.get_current().use_datasource_v2 = False
@@ -210,45 +198,3 @@ def killed_at_steps(config):
 
     register_optimizer_step_post_hook(count)
     return config["loop"](config)
-
-
-@pytest.mark.timeout(1800)
-def test_memory_stays_flat_at_ten_times_the_object_store(taught):
-    """Images from the store, enlarged to ten times what Ray's object store has, while two workers train."""
-    size, peaks, over = 12, [], threading.Event()
-    names = (taught["names"] * 4)[: 10 * OBJECT_STORE // (784 * size**2 * 4) + 1]
-    plan = ray.data.from_items(names, override_num_blocks=len(names) // 8)
-    plan = plan.map(taught["fetch"], num_cpus=0.5).map_batches(
-        enlarged, fn_kwargs={"size": size}, num_cpus=0.5
-    )
-
-    def look():
-        while not over.wait(0.2):
-            free = ray.available_resources().get("object_store_memory", 0)
-            peaks.append(OBJECT_STORE - free)
-
-    looking = threading.Thread(target=look)
-    looking.start()
-    try:
-        seen = fit(read_bytes, {}, 2, datasets={"train": plan}).return_value
-    finally:
-        over.set()
-        looking.join()
-    assert sum(seen) > 9.9 * OBJECT_STORE
-    assert len(peaks) > 20 and max(peaks) < 0.8 * OBJECT_STORE
-    third = len(peaks) // 3
-    assert np.mean(peaks[2 * third :]) < 1.5 * np.mean(peaks[third : 2 * third]) + 0.05 * OBJECT_STORE
-
-
-def enlarged(batch, size):
-    large = batch["image"].repeat(size, axis=1).repeat(size, axis=2)
-    return {"image": large.astype(np.float32)}
-
-
-def read_bytes(config):
-    batches = ray.train.get_dataset_shard("train").iter_torch_batches(batch_size=8)
-    seen = 0
-    for batch in batches:
-        seen += batch["image"].numel() * 4
-        time.sleep(0.01)
-    return of_all_ranks(seen)

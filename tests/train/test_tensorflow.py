@@ -22,7 +22,11 @@ from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel
 from labs import idle
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("labkit/panel/", "labkit/worker/", "labkit/train/", "course/models/"),
+    pytest.mark.fault,
+]
 
 # The workers cannot import this file: what is in it travels by value, as from a notebook.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -21,11 +21,14 @@ from ray.train import (
 from ray.train.torch import TorchTrainer
 
 from labkit import runs
-from labkit.errors import LabError
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel, reported_checkpoints
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("labkit/local/forkserver/", "labkit/panel/", "labkit/worker/", "labkit/train/"),
+    pytest.mark.fault,
+]
 
 # The workers cannot import this file: what is in it travels by value, as from a notebook.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -123,10 +126,3 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
     assert trained[-1].begin < validated[2].end
     kept = runs.latest("run").extra["checkpoints"]
     assert [one["status"] for one in kept] == [one.status for one in panel.state.checkpoints]
-
-
-def test_a_validation_that_no_node_can_run_is_refused(lab, home, panel):
-    with pytest.raises(LabError, match="1 CPU and 1 lab_gpu of one node"):
-        panel.watch(trainer_of(home, options={"resources": {"lab_gpu": 1}}))
-    with pytest.raises(LabError, match="9 CPU"):
-        panel.watch(trainer_of(home, options={"num_cpus": 9}))

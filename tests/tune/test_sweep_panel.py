@@ -22,7 +22,11 @@ from labkit.tune import SweepPanel, trials
 from labkit.tune.trials import TunerPlan
 from labs import held_cpus, interrupt_when, until
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("labkit/local/forkserver/", "labkit/panel/", "labkit/worker/", "labkit/tune/"),
+    pytest.mark.fault,
+]
 
 # The trials cannot import this file: what is in it travels by value, as from a notebook.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -62,6 +66,7 @@ def sweep(lab, home):
     return sweep
 
 
+@pytest.mark.each_change
 def test_a_grid_of_four_twice(sweep, home, capfd):
     grid = {"x": tune.grid_search([1, 3]), "y": tune.grid_search([10, 20]), "z": tune.uniform(0, 1)}
     assert len(sweep(climb, grid, num_samples=2, max_concurrent_trials=2)) == 8
@@ -153,6 +158,7 @@ def test_sweeps_without_a_name_keep_apart_and_the_configuration_is_the_readers(l
 ENDLESS = {"x": tune.grid_search(list(range(8))), "steps": 1000, "seconds": 1}
 
 
+@pytest.mark.each_change
 def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab, capfd):
     interrupt_when(lambda: sweep.panel is not None and sweep.panel.state.counts()["running"])
     with pytest.raises(RunStopped, match="stopped by you"):

@@ -11,7 +11,7 @@ from labkit.local import supervision
 from labkit.tune import trials
 from labs import home as home_of_its_own
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/tune/"), pytest.mark.fault]
 
 TRIALS, STEPS = 8, 10
 

@@ -1,0 +1,24 @@
+"""Which distributions a requirement brings, as pip would choose them here."""
+
+from collections.abc import Iterable
+from importlib import metadata
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+
+def needed(lines: Iterable[str], *, without: Iterable[str] = ()) -> set[str]:
+    """Return the names of these distributions and of all that they require, without some of them."""
+    seen, queue = set(), [Requirement(line) for line in lines]
+    while queue:
+        requirement = queue.pop()
+        name = canonicalize_name(requirement.name)
+        key = (name, *sorted(requirement.extras))
+        if key in seen or name in without:
+            continue
+        seen.add(key)
+        extras = requirement.extras or {""}
+        for further in map(Requirement, metadata.requires(name) or ()):
+            if not further.marker or any(further.marker.evaluate({"extra": extra}) for extra in extras):
+                queue.append(further)
+    return {name for name, *_ in seen}
