@@ -186,6 +186,7 @@ class DataPanel(LivePanel):
     """
 
     exclusive = True
+    state: ExecutionRun
 
     def new_state(self) -> ExecutionRun:
         return ExecutionRun(self._name)

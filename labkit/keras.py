@@ -32,7 +32,7 @@ def _callback_class() -> type:
     return keras.callbacks.Callback
 
 
-class PanelCallback(_callback_class()):
+class PanelCallback(_callback_class()):  # type: ignore[misc]  # which Keras it is, is known only here
     """Tells the panel of the batches and epochs of a ``fit``, in any process; nothing without a panel.
 
     The seconds in which Keras waits for data are inside its step, and count as training.
@@ -82,7 +82,8 @@ class PanelCallback(_callback_class()):
             self._panel.end_epoch()
         if self._panel is not None and self._report:
             # Without validation data, or with `validation_freq=2`, an epoch has no val_accuracy.
-            metrics = {name: logs[theirs] for name, theirs in self._report.items() if theirs in (logs or {})}
+            logs = logs or {}
+            metrics = {name: logs[theirs] for name, theirs in self._report.items() if theirs in logs}
             self._panel.report({"epoch": epoch, **metrics})
 
 

@@ -30,10 +30,12 @@ class Cluster:
         log_dir: the folder of Ray's logs, for a cluster that the lab started.
     """
 
-    is_ours, log_dir = False, None
+    is_ours = False
+    log_dir: Path | None = None
 
     def __init__(self, address: str, *, token_file: Path | None = None) -> None:
-        self.address, self.dashboard_url = address, None
+        self.address = address
+        self.dashboard_url: str | None = None
         self._token_file = token_file
         self._running = False
         self._disconnecting = threading.Lock()

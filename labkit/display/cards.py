@@ -8,6 +8,7 @@ black. JupyterLab's green, orange and red are not, so some of the text's own col
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from markupsafe import Markup
 
@@ -117,12 +118,12 @@ def text(words: str) -> Markup:
 
 
 def table(
-    head: Sequence[str], rows: Iterable[Sequence[Cell]], *, more: int = 0, widths: Sequence[int] = ()
+    head: Sequence[str], rows: Iterable[Sequence[Any]], *, more: int = 0, widths: Sequence[int] = ()
 ) -> Markup:
     """A table.
 
     Args:
-        rows: cells are texts, or (kind, words) as `mark` takes them.
+        rows: cells are (kind, words), as `mark` takes them, or anything with a text.
         more: rows that are not shown: a line below says how many.
         widths: of the columns in percent, for a live table that must not jump.
     """
@@ -136,8 +137,8 @@ def table(
     if more > 0:
         lines.append(Markup('<td class="lk-dim" colspan="{}">and {} more</td>').format(len(head), more))
     fixed = Markup(' style="table-layout:fixed"') if widths else NOTHING
-    rows = NOTHING.join(Markup("<tr>{}</tr>").format(line) for line in lines)
-    return Markup("<table{}>{}</table>").format(fixed, rows)
+    body = NOTHING.join(Markup("<tr>{}</tr>").format(line) for line in lines)
+    return Markup("<table{}>{}</table>").format(fixed, body)
 
 
 def _cell(cell: Cell) -> Markup:

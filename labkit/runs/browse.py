@@ -72,7 +72,7 @@ def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
     """Return a dict of dicts as one, with names such as "model.width"; an empty one for anything else."""
     if not isinstance(settings, Mapping):
         return {}
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in settings.items():
         inner = _flat(value, f"{prefix}{name}.")
         flat |= inner or {f"{prefix}{name}": value}

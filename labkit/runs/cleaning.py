@@ -19,7 +19,8 @@ _CHECKS = ("check-*",)  # of exercises whose kernel was killed during the check
 def old_folders(home: Path, seconds: float) -> dict[Path, int]:
     """The folders that nothing was written into for so long, and the bytes in each."""
     home, before = home.resolve(), time.time() - seconds
-    old, used = [path for pattern in (*_SESSIONS, *_CHECKS) for path in home.glob(pattern)], set()
+    old = [path for pattern in (*_SESSIONS, *_CHECKS) for path in home.glob(pattern)]
+    used: set[Path] = set()
     for record in find(home):
         folders = [Path(record.folder), *_checkpoints(record, home)]
         young = any(_measure(folder)[1] >= before for folder in folders)

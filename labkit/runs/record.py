@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from labkit import process_info
 from labkit.display.formatting import without_credentials
@@ -113,8 +113,8 @@ class RunRecord:
             values |= json.loads(text)
         record = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
         for f in (f for f in fields(cls) if f.type is not Any):
-            value = getattr(record, f.name)
-            if not isinstance(value, f.type) or (isinstance(value, int) and abs(value) >= 2**63):
+            value, expected = getattr(record, f.name), cast(type, f.type)
+            if not isinstance(value, expected) or (isinstance(value, int) and abs(value) >= 2**63):
                 raise ValueError(f"its {f.name} is {value!r:.80}")
         if not all(isinstance(entry, dict) for entry in record.history):
             raise ValueError("an entry of its history is not a JSON object")

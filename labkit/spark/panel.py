@@ -199,6 +199,7 @@ class SparkPanel(Panel):
             function, args = self._as_function(what, args, kwargs)
             self._launched = "function" if callable(what) else "file"
             self._begun, self._returned = set(), set()
+            assert self._log is not None  # `__enter__` has chosen it
             with _captured(self._log):
                 result = run(TrackedFunction(function, self), *args, **kwargs)
             self._raise_hidden_failure()
@@ -304,8 +305,9 @@ class SparkPanel(Panel):
         return prepared.folder_of(self.settings.home) / "logs"
 
     def _log_end(self) -> str:
-        with contextlib.suppress(OSError):
-            return self._log.read_text(errors="replace")[-_LOG_END:]
+        if self._log is not None:
+            with contextlib.suppress(OSError):
+                return self._log.read_text(errors="replace")[-_LOG_END:]
         return ""
 
     def _keep_killed(self) -> None:

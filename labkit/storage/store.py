@@ -44,8 +44,12 @@ _RENEW = (
 _PROFILE = "unset AWS_PROFILE, or make that profile: aws configure --profile {profile}"
 _CONFIG = "correct the file {config}, or: export AWS_CONFIG_FILE=/dev/null"
 _BUNDLE = "unset AWS_CA_BUNDLE, or let it name a file with certificates"
-_REGION_CODES = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
-_REGION_CODES += ("InvalidLocationConstraint", "InvalidRegionName")
+_REGION_CODES = (
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+    "InvalidLocationConstraint",
+    "InvalidRegionName",
+)
 _FIXES = {  # for S3's codes, and for exceptions of botocore
     **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError"), _KEYS),
     **dict.fromkeys(("AccessDenied", "403", "BucketAlreadyExists"), _RIGHT),

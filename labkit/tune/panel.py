@@ -41,13 +41,14 @@ _LOOK_EVERY = 0.5  # seconds between two looks at all trials; the panel draws ab
 
 
 def _if_open(hook: Callable) -> Callable:
-    """Call `hook` only while a panel is open; what the panel cannot show does not end the sweep."""
+    """Call `hook` with the panel that is open, if any; what the panel can't show does not end the sweep."""
 
     @functools.wraps(hook)
     def call(self: "SweepCallback", *args: Any, **info: Any) -> None:
-        if self.panel is not None:
+        panel = SweepPanel.current()
+        if panel is not None:
             try:
-                hook(self, *args, **info)
+                hook(self, panel, *args, **info)
             except Exception as error:
                 warnings.warn(f"the panel can't follow the sweep, or keep its state: {error!r}", stacklevel=2)
 
@@ -70,79 +71,75 @@ class SweepCallback(tune.Callback):
     def __reduce__(self) -> tuple:
         return type(self), ()
 
-    @property
-    def panel(self) -> "SweepPanel | None":
-        return SweepPanel.current()
-
     @_if_open
-    def setup(self, total_num_samples: int | None = None, **_: Any) -> None:
+    def setup(self, panel: "SweepPanel", total_num_samples: int | None = None, **_: Any) -> None:
         if total_num_samples and total_num_samples < 10**6:  # more stands for "until stopped"
-            with self.panel.update() as state:
+            with panel.update() as state:
                 state.total = total_num_samples
 
     @_if_open
-    def on_step_begin(self, trials: Sequence[Any], **_: Any) -> None:
+    def on_step_begin(self, panel: "SweepPanel", trials: Sequence[Any], **_: Any) -> None:
         self._trials = trials
 
     @_if_open
-    def on_step_end(self, **_: Any) -> None:
+    def on_step_end(self, panel: "SweepPanel", **_: Any) -> None:
         if time.monotonic() >= self._next_look:  # a step takes a few milliseconds
             self._next_look = time.monotonic() + _LOOK_EVERY
-            waits = self._waits()
-            with self.panel.update() as state:
-                self._look_at_all(state)
+            waits = self._waits(panel.plan)
+            with panel.update() as state:
+                self._look_at_all(panel, state)
                 state.waits = waits
 
     @_if_open
-    def on_trial_result(self, trial: Any, result: dict[str, Any], **_: Any) -> None:
+    def on_trial_result(self, panel: "SweepPanel", trial: Any, result: dict[str, Any], **_: Any) -> None:
         self._news_at = time.monotonic()
-        with self.panel.update() as state:
-            known = self._known(state, trial)
+        with panel.update() as state:
+            known = self._known(panel.plan, state, trial)
             if self._configs[trial.trial_id] is not trial.config:
                 before, known.config = known.config, self._shown_config(trial)
                 known.changes += before != known.config
-            self._take(state, trial, result)
+            self._take(panel.plan, state, trial, result)
             if known.status != "running":  # it begins, perhaps in the place of others
-                self._look_at_all(state)
+                self._look_at_all(panel, state)
             state.set_status(trial.trial_id, "running")
 
     @_if_open
-    def on_trial_complete(self, trial: Any, **_: Any) -> None:
-        self.panel.plan.note_end(trial)
+    def on_trial_complete(self, panel: "SweepPanel", trial: Any, **_: Any) -> None:
+        panel.plan.note_end(trial)
 
     @_if_open
-    def get_state(self) -> None:
+    def get_state(self, panel: "SweepPanel") -> None:
         """Save the sweep's state: Tune asks for that of callbacks when it has written all others."""
         for trial in self._trials[:1]:
-            self.panel.plan.save_state(Path(trial.storage.experiment_driver_staging_path))
+            panel.plan.save_state(Path(trial.storage.experiment_driver_staging_path))
 
     @_if_open
-    def on_experiment_end(self, trials: Sequence[Any], **_: Any) -> None:
+    def on_experiment_end(self, panel: "SweepPanel", trials: Sequence[Any], **_: Any) -> None:
         # Tune has ended all trials by now, and calls that the same, whatever the reason.
-        cut_off = self.panel.interrupted() or sys.exc_info()[0] is not None
-        with self.panel.update() as state:
+        cut_off = panel.interrupted() or sys.exc_info()[0] is not None
+        with panel.update() as state:
             for trial in trials:
-                known = self._known(state, trial)
+                known = self._known(panel.plan, state, trial)
                 if not cut_off or trial.status == "ERROR":
-                    self._look(state, trial)
+                    self._look(panel, state, trial)
                 elif known.status not in OVER:
                     state.set_status(trial.trial_id, "cut off")
 
-    def _known(self, state: SweepRun, trial: Any) -> TrialState:
+    def _known(self, plan: TunerPlan, state: SweepRun, trial: Any) -> TrialState:
         if trial.trial_id not in state.trials:
             state.add(trial.trial_id, self._shown_config(trial))
             # trial.last_result would ask the trial's process, and wait for it.
             if result := trial.run_metadata.last_result:  # of an interrupted sweep
-                self._take(state, trial, result)
+                self._take(plan, state, trial, result)
         return state.trials[trial.trial_id]
 
     def _shown_config(self, trial: Any) -> dict[str, Any]:
         self._configs[trial.trial_id] = trial.config
         return trials.shown_config(trial.config)
 
-    def _take(self, state: SweepRun, trial: Any, result: dict[str, Any]) -> None:
+    def _take(self, plan: TunerPlan, state: SweepRun, trial: Any, result: dict[str, Any]) -> None:
         """Take over a result; the metric "val/loss" may be in a dict "val"."""
-        plan, result = self.panel.plan, flatten_dict(result)
+        result = flatten_dict(result)
         self._has_time = self._has_time or plan.time in result
         missing = f"no result has {plan.time!r}, the time_attr of {type(plan.options.scheduler).__name__}"
         has = ", ".join(trials.metrics_in(result)) or "nothing of their own"
@@ -150,48 +147,50 @@ class SweepCallback(tune.Callback):
         state.reported(
             trial.trial_id,
             iteration=result.get("training_iteration", 0),
-            value=trials.number(result.get(state.metric)),
+            value=trials.number(result.get(state.metric or "")),
             seconds=result.get("time_total_s", 0.0),
             time=trials.number(result.get(plan.time)) if plan.rungs else None,
         )
 
-    def _look_at_all(self, state: SweepRun) -> None:
+    def _look_at_all(self, panel: "SweepPanel", state: SweepRun) -> None:
         """Look at those first that ran at the last look: else one that begins seems to run while they do."""
         ran = {id for id, known in state.trials.items() if known.status == "running"}
         for trial in sorted(self._trials, key=lambda one: (one.trial_id not in ran, trials.place_of(one))):
-            self._look(state, trial)
+            self._look(panel, state, trial)
 
-    def _look(self, state: SweepRun, trial: Any) -> None:
-        known, status = self._known(state, trial), trials.STATUS.get(trial.status, "waiting")
+    def _look(self, panel: "SweepPanel", state: SweepRun, trial: Any) -> None:
+        known, status = self._known(panel.plan, state, trial), trials.STATUS.get(trial.status, "waiting")
         if known.status in OVER or known.status == status:
             return
         self._news_at = time.monotonic()
         if status == "failed":
             failure = trials.why_failed(trial)
             state.trial_failed(trial.trial_id, failure.text)
-            self.panel.fix = self.panel.fix or failure.fix
+            panel.fix = panel.fix or failure.fix
+        elif status == "finished":
+            state.set_status(trial.trial_id, _how_finished(panel.plan, trial))
         else:
-            state.set_status(trial.trial_id, self._how_finished(trial) if status == "finished" else status)
+            state.set_status(trial.trial_id, status)
 
-    def _how_finished(self, trial: Any) -> str:
-        """Return what Tune's one word for an end means: others were better, or the whole sweep ended."""
-        plan, result = self.panel.plan, trial.run_metadata.last_result
-        if trial.trial_id in plan.stopped:
-            return "stopped early"
-        # A limit of the whole sweep, such as time_budget_s, ends all trials at once.
-        done = result.get("done") or trial.trial_id in plan.ended
-        cut_off = not done and not plan.restored  # what ended it in an earlier process isn't known here
-        return "cut off" if cut_off else "finished"
-
-    def _waits(self) -> str:
+    def _waits(self, plan: TunerPlan) -> str:
         """What a sweep without news waits for."""
         if time.monotonic() - self._news_at < capacity.QUIET_FOR:
             return ""
         if {trial.status for trial in self._trials if not trial.is_finished()} == {"PAUSED"}:
-            return _ONLY_PAUSED.format(self.panel.plan.time)
+            return _ONLY_PAUSED.format(plan.time)
         with contextlib.suppress(Exception):  # the cluster is gone, and Tune's own error says that better
             return capacity.waits_for([trial.placement_group_factory.bundles for trial in self._trials])
         return ""
+
+
+def _how_finished(plan: TunerPlan, trial: Any) -> str:
+    """Return what Tune's one word for an end means: others were better, or the whole sweep ended."""
+    if trial.trial_id in plan.stopped:
+        return "stopped early"
+    # A limit of the whole sweep, such as time_budget_s, ends all trials at once.
+    is_done = trial.run_metadata.last_result.get("done") or trial.trial_id in plan.ended
+    # What ended a trial in an earlier process isn't known here.
+    return "finished" if is_done or plan.restored else "cut off"
 
 
 class SweepPanel(LivePanel):
@@ -205,10 +204,11 @@ class SweepPanel(LivePanel):
 
     exclusive = True
     first_phase = "start"
+    state: SweepRun
+    plan: TunerPlan = None  # type: ignore[assignment]  # until `watch` sets it
 
     def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
         self._dataset = dataset
-        self.plan: TunerPlan | None = None
         self.fix = ""  # for the first trial that failed
         self.interrupted: Callable[[], bool] = lambda: False
         super().__init__(name, **about)
@@ -232,7 +232,8 @@ class SweepPanel(LivePanel):
         plan.check(cluster.current())
         own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"
         self.loop = plan.trainable if own else None  # else it is wrapped: tune.with_parameters
-        self.plan, self.fix = plan, ""
+        self.plan = plan
+        self.fix = ""
         self.state = self.new_state()  # the run id stays: the Tuner may have it as its name
         return self
 
@@ -245,10 +246,13 @@ class SweepPanel(LivePanel):
     # -- what a panel of an engine overrides --------------------------------------------------------
 
     def new_state(self) -> SweepRun:
-        run, plan = SweepRun(self._name, dataset=self._dataset), self.plan
+        run = SweepRun(self._name, dataset=self._dataset)
+        plan = self.plan
         if plan is not None:
-            (run.metric, run.mode), run.time = plan.compared, plan.time
-            run.rungs, run.path = plan.rungs, plan.path
+            run.metric, run.mode = plan.compared
+            run.time = plan.time
+            run.rungs = plan.rungs
+            run.path = plan.path
         return run
 
     @contextlib.contextmanager
@@ -315,5 +319,5 @@ class SweepPanel(LivePanel):
 
     def files(self) -> list[tuple[str, str]]:
         lab = cluster.peek()
-        listed = [("results and checkpoints", self.plan.path)] if self.plan else []
+        listed = [("results and checkpoints", self.plan.path)]
         return listed + ([("Ray's logs", str(lab.log_dir))] if lab is not None and lab.log_dir else [])

@@ -41,7 +41,7 @@ class TrialState:
     seconds: float = 0.0  # of training, as Tune counts them
     value: float | None = None  # the metric in its newest result; None if that is no finite number
     # (iteration, time, value), thinned for long trials; `time` is what the scheduler counts
-    curve: list[tuple[int, float, float]] = field(default_factory=lambda: Thinned(_POINTS_KEPT))
+    curve: Thinned = field(default_factory=lambda: Thinned(_POINTS_KEPT))
     changes: int = 0  # how often its configuration was changed during the sweep
 
     def to_record(self) -> dict[str, Any]:

@@ -173,7 +173,8 @@ class TunerPlan:
         try:
             wanted = getattr(self.trainable, "_resources", None)
             if isinstance(self.trainable, type):
-                wanted = self.trainable.default_resource_request(dict(self.space))
+                trainable: Any = self.trainable
+                wanted = trainable.default_resource_request(dict(self.space))
             elif callable(wanted) and not hasattr(wanted, "bundles"):
                 wanted = wanted(dict(self.space))
             if wanted is None:
@@ -334,7 +335,9 @@ def noting_interrupts() -> Iterator[Callable[[], bool]]:
     Tune ends its loop then, and returns as always. An interrupt before its loop raises KeyboardInterrupt,
     which gets lost in the middle of an import; so Tune hears of it as soon as it listens.
     """
-    module, events, early = importlib.import_module("ray.tune.tune"), [], threading.Event()
+    module: Any = importlib.import_module("ray.tune.tune")
+    events: list[threading.Event] = []  # of Tune: one for each of its loops
+    early = threading.Event()
     catch = module._setup_signal_catching
 
     def note(*_: Any) -> None:
@@ -365,7 +368,7 @@ def without_lost_cpus() -> Iterator[None]:
     Tune calls both names that are replaced. Where `ray.util.remove_placement_group` is called from elsewhere,
     it removes at once, as always.
     """
-    module = importlib.import_module("ray.air.execution.resources.placement_group")
+    module: Any = importlib.import_module("ray.air.execution.resources.placement_group")
     remove = module.remove_placement_group
 
     def remove_when_made(group: Any) -> None:
