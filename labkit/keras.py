@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError
 
 __all__ = ["PanelCallback"]
 
@@ -59,7 +59,7 @@ class PanelCallback(_callback_class()):  # type: ignore[misc]  # which Keras it 
         if strategy is not None and strategy.num_replicas_in_sync < len(workers):
             fact = "it was built outside of the strategy's scope: every worker would train a model of its own"
             fix = "with strategy.scope(): model = …; model.compile(…)"
-            raise LabError(f"train one model in {len(workers)} workers", fact, fix)
+            raise BadInput(f"train one model in {len(workers)} workers", fact, fix)
         hooks = sys.modules.get("labkit.worker.hooks")  # where a panel follows, it is imported
         self._panel = None if hooks is None else hooks.current()
 

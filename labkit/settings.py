@@ -17,7 +17,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError
 
 PACKAGE_ROOT = Path(__file__).resolve().parent
 # Packages whose frames aren't the reader's, and which a cluster elsewhere gets. `course` adds itself.
@@ -125,7 +125,7 @@ class Settings:
         """Return `settings`, or those of the environment if it is None; anything else is a `LabError`."""
         if settings is not None and not isinstance(settings, Settings):
             fact = f"settings is of type {type(settings).__name__}, and labkit.Settings or None is expected"
-            raise LabError("read the settings", fact, "settings=labkit.Settings(small=True)")
+            raise BadInput("read the settings", fact, "settings=labkit.Settings(small=True)")
         _make_absolute(os.environ)
         return cls.from_env() if settings is None else settings
 
@@ -160,7 +160,7 @@ def _value(setting: Field, text: str) -> Any:
     shown = repr(text)[:200] if setting.repr else "a text that is not shown"  # as in a repr
     fix = f"change it, or unset {variable}; docs/settings.md lists all settings"
     fact = f"its value is {shown}, and it can be {allowed}"
-    raise LabError(f"use the setting {setting.name} ({variable})", fact, fix)
+    raise BadInput(f"use the setting {setting.name} ({variable})", fact, fix)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.display.formatting import plural, size
-from labkit.errors import LabError, expect_int
+from labkit.errors import NoRoom, expect_int
 
 _BYTES = {"memory": "memory", "object_store_memory": "object store"}  # resources that are counted in bytes
 _ACCELERATOR = "accelerator_type:"  # and its name: a resource of a node with that kind of GPU
@@ -298,6 +298,6 @@ def _refuse(attempt: str, fact: str, fix: str, *, ours: bool) -> None:
     Such a cluster's autoscaler may be waiting for the request, which is what makes it start nodes.
     """
     if ours:
-        raise LabError(attempt, f"{fact}, and Ray would wait forever", fix)
+        raise NoRoom(attempt, f"{fact}, and Ray would wait forever", fix)
     text = f"{fact}. Unless an autoscaler or a person may add nodes, Ray waits forever: {fix}"
     warnings.warn(f"{attempt}: {text}", stacklevel=2)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError, NotReachable
 from labkit.settings import PACKAGES, absolute
 
 # What the lab sets for Ray, in the nodes and in the kernel.
@@ -79,7 +79,7 @@ def connect(
                 line.strip()[:200] for line in dict.fromkeys((lines[0], lines[-1]))
             )
             fix = "check it with `ray status` on its head; it needs this process's versions of Ray and Python"
-            raise LabError(attempt, fact, fix) from error
+            raise NotReachable(attempt, fact, fix) from error
     except BaseException:
         disconnect()
         raise
@@ -160,7 +160,7 @@ def quiet(level: int = logging.WARNING) -> int:
     """
     global _ray_data_shows_from
     if not isinstance(level, int):
-        raise LabError("quieten Ray Data's log", f"the level is {level!r}", "quiet(logging.ERROR)")
+        raise BadInput("quieten Ray Data's log", f"the level is {level!r}", "quiet(logging.ERROR)")
     if "ray.data" not in sys.modules:  # it is read at the import
         os.environ.setdefault("RAY_DATA_LOG_LEVEL", str(logging.getLevelName(level)))
     for handler in logging.getLogger("ray.data").handlers:  # none before
@@ -199,10 +199,10 @@ def check_reachable(address: str, token: str | None) -> bool | None:
     if status == "UNAUTHENTICATED":
         fact = "it refused the token" + ("" if token else ": none was found")
         fix = "copy the token of its head to ~/.ray/auth_token, or name its file: "
-        raise LabError(attempt, fact, fix + f"cluster.connect({address!r}, token_file=…)")
+        raise NotReachable(attempt, fact, fix + f"cluster.connect({address!r}, token_file=…)")
     if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
         fix = "check the address with `ray status` on its head, and that the port is reachable from here"
-        raise LabError(attempt, f"nothing answers there ({details})", fix)
+        raise NotReachable(attempt, f"nothing answers there ({details})", fix)
     # Any other status is left to Ray: another version of it may have renamed the call.
     return wants_token if wants_token or not status else unknown
 

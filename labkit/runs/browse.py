@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import LabError, expect_installed, expect_int
+from labkit.errors import BadInput, LabError, expect_installed, expect_int
 from labkit.files import atomic_write
 from labkit.runs.record import NOTE_NAME, Home, RunRecord, find, read
 from labkit.settings import Settings
@@ -101,7 +101,7 @@ def get(run: str | RunRecord, home: Home = None) -> RunRecord:
     for record in _named(None, home):
         if record.run_id == run_id:
             return record
-    raise LabError(f"find the run {run_id!r:.80}", "no run has this id", "runs.table() lists all")
+    raise BadInput(f"find the run {run_id!r:.80}", "no run has this id", "runs.table() lists all")
 
 
 def note(run: str | RunRecord, text: str, *, home: Home = None) -> None:
@@ -125,5 +125,5 @@ def _named(name: str | None, home: Home) -> list[RunRecord]:
     if not named:
         names = ", ".join(sorted({repr(record.name)[:60] for record in records})[:8])
         fact = f"the runs there are called {names}"
-        raise LabError(f"find a run of the name {name!r:.80}", fact, "use one of these names")
+        raise BadInput(f"find a run of the name {name!r:.80}", fact, "use one of these names")
     return named

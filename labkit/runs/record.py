@@ -31,7 +31,7 @@ from typing import Any, cast
 
 from labkit import process_info
 from labkit.display.formatting import without_credentials
-from labkit.errors import LabError
+from labkit.errors import Damaged, LabError
 from labkit.files import atomic_write
 
 Home = Path | str | None  # the lab's home folder; None: from the settings
@@ -159,7 +159,7 @@ def read(path: Path | str) -> RunRecord:
             RunRecord.from_json(path.read_text(encoding="utf-8"))
             wrong = gone = files[-1]
         fix = f"delete {gone} if it can't be repaired; runs.table() lists the other runs"
-        raise LabError(f"read the run record {wrong}", str(error), fix) from error
+        raise Damaged(f"read the run record {wrong}", str(error), fix) from error
     lost = record.state == "running" and not _may_live(record.process)
     return replace(record, folder=str(path.parent), state="lost" if lost else record.state)
 

@@ -27,7 +27,7 @@ import psutil
 
 from labkit import process_info
 from labkit.display import tracebacks
-from labkit.errors import LabError, RunFailed
+from labkit.errors import BadInput, LabError, RunFailed
 from labkit.interrupts import wait_until
 from labkit.panel.panel import Panel
 from labkit.settings import variables_set
@@ -91,7 +91,7 @@ class SparkPanel(Panel):
         count = getattr(distributor, "num_processes", None)
         if not isinstance(count, int):
             fix = "panel.watch(TorchDistributor(num_processes=2, local_mode=True, use_gpu=False))"
-            raise LabError("follow a TorchDistributor", f"{distributor!r} is not one", fix)
+            raise BadInput("follow a TorchDistributor", f"{distributor!r} is not one", fix)
         self._about["world_size"], self._distributor = count, distributor
         if self.state.status == "ready":
             self.state.world_size = count
@@ -222,23 +222,23 @@ class SparkPanel(Panel):
             return what, args
         if not isinstance(what, (str, Path)):
             fact = f"its first argument is {_kind(what)}: a function that was called already?"
-            raise LabError(
+            raise BadInput(
                 attempt, fact, "distributor.run(train, …): without parentheses, then its arguments"
             )
         if kwargs:
             names = " ".join(f'"--{name}={value}"' for name, value in kwargs.items())
             fact = f"a file has a command line, and no named arguments ({', '.join(kwargs)})"
-            raise LabError(attempt, fact, f'distributor.run("{what}", {names})')
+            raise BadInput(attempt, fact, f'distributor.run("{what}", {names})')
         words = tuple(map(str, args))
         if str(what) == "-m":
             if not words:
-                raise LabError(attempt, "no module follows -m", 'distributor.run("-m", "package.module")')
+                raise BadInput(attempt, "no module follows -m", 'distributor.run("-m", "package.module")')
             return run_module, words
         path = Path(what).expanduser()
         if path.is_file():
             path = path.absolute()  # a rank's working folder is another one on executors
         elif self.host() == "127.0.0.1":
-            raise LabError(attempt, f"there is no file {path.absolute()}", _similar(path))
+            raise BadInput(attempt, f"there is no file {path.absolute()}", _similar(path))
         return run_file, (str(path), *words)
 
     def _raise_hidden_failure(self) -> None:

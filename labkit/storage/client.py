@@ -20,7 +20,7 @@ from botocore.handlers import add_expect_header
 from fsspec.asyn import sync_wrapper
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
-from labkit.errors import LabError
+from labkit.errors import BadInput
 from labkit.storage import keys as keys_file
 from labkit.storage.store import bad_part
 
@@ -106,7 +106,7 @@ class ObjectFiles(s3fs.S3FileSystem):
         plain = self._strip_protocol(path).lstrip("/")
         if plain and bad_part(plain):
             fact = 'a part of it is empty, "." or "..", which HTTP clients and servers take away'
-            raise LabError(f"use {path!r:.200} in the store", fact, f"{posixpath.normpath(plain)!r:.200}")
+            raise BadInput(f"use {path!r:.200} in the store", fact, f"{posixpath.normpath(plain)!r:.200}")
         bucket, key, _ = super().split_path(path)
         return bucket, key and path.partition(f"{bucket}/")[2], None
 
@@ -145,11 +145,11 @@ def _refuse_what_hides(folder: Path, bucket: str, key: str) -> None:
     why = "and this store keeps objects as files, so a key can't be both a folder and an object"
     if path.is_dir() or key.endswith("/"):
         name = posixpath.join(bucket, key.rstrip("/"), "part-0")
-        raise LabError(attempt, f"there is a folder of that name, {why}", f"use a key in it, such as {name}")
+        raise BadInput(attempt, f"there is a folder of that name, {why}", f"use a key in it, such as {name}")
     for parent in path.relative_to(folder / bucket).parents:
         if (folder / bucket / parent).is_file():
             fact = f"{bucket}/{parent} is an object, {why}"
-            raise LabError(
+            raise BadInput(
                 attempt, fact, f'use another key, or store.files.rm_file("{bucket}/{parent}") first'
             )
 

@@ -5,7 +5,7 @@ import contextlib
 import shlex
 from pathlib import Path
 
-from labkit.errors import LabError
+from labkit.errors import Damaged
 from labkit.files import private_file
 
 PROFILE = "labkit"  # in the file
@@ -25,7 +25,7 @@ def read_keys(path: Path) -> tuple[str, str]:
         keys = parser[PROFILE]["aws_access_key_id"], parser[PROFILE]["aws_secret_access_key"]
     if not all(keys):
         fix = f"rm {shlex.quote(str(path))}: the lab makes new keys"
-        raise LabError(f"read the keys in {path}", "it is damaged", fix)
+        raise Damaged(f"read the keys in {path}", "it is damaged", fix)
     return keys
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import interrupts
 from labkit.display.formatting import without_credentials
-from labkit.errors import LabError, expect_installed
+from labkit.errors import BadInput, LabError, NotReachable, expect_installed
 from labkit.settings import Settings
 from labkit.storage.keys import read_keys, write_keys
 
@@ -109,7 +109,7 @@ class Store:
         except LabError:
             raise
         except Exception as error:
-            raise LabError(attempt, *_explain(error, self.endpoint, self._otherwise())) from error
+            raise NotReachable(attempt, *_explain(error, self.endpoint, self._otherwise())) from error
 
     def _otherwise(self) -> str:
         """Return the fix of an error that no rule knows."""
@@ -191,12 +191,12 @@ def connect(
         fix = f'storage.connect("{example}"), or export LABKIT_S3_ENDPOINT={example}'
         if url.startswith("s3://"):
             fix += f"; the bucket comes separately: bucket={url.removeprefix('s3://').partition('/')[0]!r}"
-        raise LabError(attempt, f"the endpoint is {shown!r}, which is not a URL", fix)
+        raise BadInput(attempt, f"the endpoint is {shown!r}, which is not a URL", fix)
     if access_key is None and secret_key is None:
         access_key, secret_key = settings.s3_access_key, settings.s3_secret_key
     if bool(access_key) != bool(secret_key):  # the given one would be ignored, and AWS's own pair used
         fix = f"give both or none: storage.connect({shown!r}, access_key, secret_key)"
-        raise LabError(attempt, "one of the two keys is missing", fix)
+        raise BadInput(attempt, "one of the two keys is missing", fix)
     keys = None
     if access_key and secret_key:
         keys = Path(tempfile.mkdtemp(prefix="labkit-keys-")) / "credentials"
@@ -282,4 +282,4 @@ def check_run_name(name: str, *, only_ascii: bool = True) -> None:
         fact = f"a name has printable {'ASCII ' * only_ascii}characters, and between slashes no part is "
         fact += 'empty, "." or "..", or has more than 255 bytes (600 in all)'
         possible = re.sub(r"[^a-zA-Z0-9_=.-]+", "-", text)[:255].strip("-.") or "my-run"
-        raise LabError(f"start a run with the name {name!r:.80}", fact, f"RunConfig(name={possible!r})")
+        raise BadInput(f"start a run with the name {name!r:.80}", fact, f"RunConfig(name={possible!r})")

@@ -25,7 +25,7 @@ from labkit import cluster, interrupts
 from labkit.cluster import capacity, ends
 from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
-from labkit.errors import LabError, RunFailed
+from labkit.errors import BadInput, RunFailed
 from labkit.panel.base import LivePanel
 from labkit.tune import trials
 from labkit.tune.sweep import OVER, SweepRun, TrialState
@@ -240,7 +240,7 @@ class SweepPanel(LivePanel):
     def __enter__(self) -> "SweepPanel":
         if self.plan is None:
             fact = "it watches no tuner, so it cannot tell what is compared, nor what cannot work"
-            raise LabError(f"open the panel {self.state.name!r}", fact, "with panel.watch(tuner): …")
+            raise BadInput(f"open the panel {self.state.name!r}", fact, "with panel.watch(tuner): …")
         return super().__enter__()
 
     # -- what a panel of an engine overrides --------------------------------------------------------
@@ -305,7 +305,7 @@ class SweepPanel(LivePanel):
             metric = self.state.metric
             fact = f"they report {', '.join(map(repr, reported))} but never {metric!r}"
             fix = f"TuneConfig(metric=…) with one that is reported, or report {metric!r}"
-            return LabError(f"compare trials by {metric!r}", fact, fix)
+            return BadInput(f"compare trials by {metric!r}", fact, fix)
         fact = self.failure_text(error).splitlines()[-1]
         where = "the panel shows where" if tracebacks.shows_own(str(error)) else _OF_RAY
         return RunFailed(f"finish the sweep {self.state.name!r}", fact, known_fix(str(error)) or where)

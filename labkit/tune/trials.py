@@ -31,7 +31,7 @@ from ray.tune.utils import flatten_dict
 from labkit.cluster import Cluster, capacity, ends
 from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError
 from labkit.files import atomic_write
 from labkit.runs.record import setting
 from labkit.settings import variables_set
@@ -93,7 +93,7 @@ class TunerPlan:
         """
         if not isinstance(tuner, tune.Tuner):
             fact = f"watch() takes a ray.tune.Tuner and got {tuner!r:.60}"
-            raise LabError("follow the sweep", fact, "panel.watch(tune.Tuner(trainable, param_space=…))")
+            raise BadInput("follow the sweep", fact, "panel.watch(tune.Tuner(trainable, param_space=…))")
         if (inner := getattr(tuner, "_local_tuner", None)) is None:
             fact = "this process is a Ray client (ray://…): Tune's loop runs on the cluster, unseen here"
             fix = "run JupyterLab in the cluster's network and connect to HOST:6379, or send a script by "
@@ -192,10 +192,10 @@ class TunerPlan:
             if isinstance(value, (list, range)) and len(value) > 1:
                 fact = f"{name!r} is a plain list, which every trial would get unchanged"
                 fix = f"tune.grid_search([…]) or tune.choice([…]) for {name!r}"
-                raise LabError(f"sweep over {name!r}", fact, fix)
+                raise BadInput(f"sweep over {name!r}", fact, fix)
         if not space:
             fact, fix = "the search space is empty", 'param_space={"lr": tune.loguniform(1e-3, 1)}'
-            raise LabError("start a sweep", f"{fact}: all trials would be the same", f"{fix}, for example")
+            raise BadInput("start a sweep", f"{fact}: all trials would be the same", f"{fix}, for example")
 
     def _check_name(self) -> None:
         """Refuse the name of an earlier sweep: in one folder the results of both would be mixed."""
@@ -205,7 +205,7 @@ class TunerPlan:
         except OSError:
             return  # Tune reports at once that the storage can't be reached
         if taken:
-            raise LabError(
+            raise BadInput(
                 f"start a new sweep with the name {self.run.name!r}",
                 f"{self.run.storage_path} has one of that name already, and trials of both would be mixed",
                 "a fresh one: RunConfig(name=panel.run_id, …). To go on with that: Tuner.restore(path, …)",

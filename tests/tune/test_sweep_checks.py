@@ -17,7 +17,7 @@ from ray.tune.search.optuna import OptunaSearch
 from torch import nn
 
 from labkit.cluster.capacity import Node
-from labkit.errors import LabError
+from labkit.errors import BadInput, NoRoom
 from labkit.tune import SweepPanel, trials
 from labkit.tune.trials import TunerPlan
 
@@ -73,7 +73,7 @@ def test_a_space_in_which_nothing_is_searched(check):
         ({"optimizer": {"lr": [0.1, 0.2]}}, "(?s)'optimizer/lr' is a plain list.*grid_search"),
         (None, "(?s)the search space is empty.*param_space="),
     ):
-        with pytest.raises(LabError, match=said):
+        with pytest.raises(BadInput, match=said):
             check(space=space)
 
 
@@ -93,7 +93,7 @@ def test_a_space_in_which_nothing_is_searched(check):
 )
 def test_trials_that_fit_nowhere(check, trainable, asked, said):
     check(tune.with_resources(trainable, {"CPU": 0.5}))
-    with pytest.raises(LabError, match=f"{said}.*Ray would wait forever"):
+    with pytest.raises(NoRoom, match=f"{said}.*Ray would wait forever"):
         check(tune.with_resources(trainable, asked))
 
 
@@ -101,12 +101,12 @@ def test_a_name_that_is_taken_and_what_is_no_tuner(check, tmp_path):
     folder = tmp_path / "old"
     folder.mkdir()
     (folder / "experiment_state-2026-01-01_00-00-00.json").write_text("{}")
-    with pytest.raises(LabError, match="'old'") as refused:
+    with pytest.raises(BadInput, match="'old'") as refused:
         check(name="old")
     assert "Tuner.restore" in refused.value.fix
-    with pytest.raises(LabError, match="takes a ray.tune.Tuner and got .*TorchTrainer"):
+    with pytest.raises(BadInput, match="takes a ray.tune.Tuner and got .*TorchTrainer"):
         SweepPanel("night").watch(TorchTrainer)
-    with pytest.raises(LabError, match="it watches no tuner"), SweepPanel("night"):
+    with pytest.raises(BadInput, match="it watches no tuner"), SweepPanel("night"):
         pass
 
 
