@@ -16,9 +16,9 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, ResourceChangingScheduler
 
+from labkit import _tune
 from labkit.cluster import connection, ends
 from labkit.local import nodes
-from labkit.tune import trials
 
 _DATA = "ray.data._internal.execution"
 _TRAIN = "ray.train.v2._internal"
@@ -72,14 +72,7 @@ RAY = {
         f"{_DATA}.operators.input_data_buffer:InputDataBuffer": "a row without work in the panel's table",
         f"{_DATA}.interfaces.physical_operator:PhysicalOperator.get_stats": "task seconds in the table",
     },
-    "labkit/tune/trials.py": {
-        "ray.air.execution.resources.placement_group:remove_placement_group": "CPUs that Ray loses",
-        "ray.train._internal.storage:StorageContext.experiment_driver_staging_path": "files of a sweep",
-        "ray.tune.experiment:Trial.error_file": "why a trial failed",
-        "ray.tune.result:AUTO_RESULT_KEYS": "Tune's own figures are listed among the metrics",
-        "ray.tune.result:DONE": "trials that were ended while paused count as finished",
-        "ray.tune.tune:_setup_signal_catching": "an interrupted sweep counts as finished",
-    },
+    "labkit/_tune.py": _tune.NAMES,
 }
 OTHERS = {
     "labkit/worker/hooks.py": {
@@ -180,14 +173,7 @@ PHRASES = {
         "the operators of an execution",
     ),
     ("data/block.py", "exec_stats"): ("labkit/data.py", "task seconds in the panel's table"),
-    ("exceptions.py", "Original exception:\\n"): (
-        "labkit/tune/trials.py",
-        "the words for an exception that can't be unpickled",
-    ),
-    ("tune/execution/tune_controller.py", "did not include the "): (
-        "labkit/tune/trials.py",
-        "which metrics there are, where the one that is compared is missing",
-    ),
+    **{place: ("labkit/_tune.py", lost) for place, lost in _tune.TEXTS.items()},
 }
 # What a running pipeline's operators measure.
 MEASURES = (
@@ -272,6 +258,6 @@ def test_tune_still_has_what_only_its_objects_show(tmp_path):
     names = ("execution.tune_controller", "tune", "utils.util", "logger.logger", "experiment.trial")
     names += ("analysis.experiment_analysis",)
     sources = [inspect.getsource(importlib.import_module(f"ray.tune.{name}")) for name in names]
-    texts = [trials.STATE_FILES, "Failure # ", *trials._NOISE]
+    texts = [_tune.STATE_FILES, _tune.FAILURE, *_tune.NOISE]
     missing += [text for text in texts if not any(text in source for source in sources)]
-    assert not missing, gone(str(missing), "labkit/tune/trials.py", "details of a sweep")
+    assert not missing, gone(str(missing), "labkit/_tune.py", "details of a sweep")

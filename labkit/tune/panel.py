@@ -14,14 +14,13 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
 from ray import tune
 from ray.tune.utils import flatten_dict
 
-from labkit import cluster, interrupts
+from labkit import _tune, cluster, interrupts
 from labkit.cluster import capacity, ends
 from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
@@ -94,12 +93,14 @@ class SweepCallback(tune.Callback):
     def on_trial_result(self, panel: "SweepPanel", trial: Any, result: dict[str, Any], **_: Any) -> None:
         self._news_at = time.monotonic()
         with panel.update() as state:
-            known = self._known(panel.plan, state, trial)
+            shown = self._state_of(panel.plan, state, trial)
             if self._configs[trial.trial_id] is not trial.config:
-                before, known.config = known.config, self._shown_config(trial)
-                known.changes += before != known.config
+                config = self._shown_config(trial)
+                if config != shown.config:
+                    shown.changes += 1
+                shown.config = config
             self._take(panel.plan, state, trial, result)
-            if known.status != "running":  # it begins, perhaps in the place of others
+            if shown.status != "running":  # it begins, perhaps in the place of others
                 self._look_at_all(panel, state)
             state.set_status(trial.trial_id, "running")
 
@@ -111,7 +112,7 @@ class SweepCallback(tune.Callback):
     def get_state(self, panel: "SweepPanel") -> None:
         """Save the sweep's state: Tune asks for that of callbacks when it has written all others."""
         for trial in self._trials[:1]:
-            panel.plan.save_state(Path(trial.storage.experiment_driver_staging_path))
+            panel.plan.save_state(_tune.staging_folder(trial))
 
     @_if_open
     def on_experiment_end(self, panel: "SweepPanel", trials: Sequence[Any], **_: Any) -> None:
@@ -119,17 +120,18 @@ class SweepCallback(tune.Callback):
         cut_off = panel.interrupted() or sys.exc_info()[0] is not None
         with panel.update() as state:
             for trial in trials:
-                known = self._known(panel.plan, state, trial)
+                shown = self._state_of(panel.plan, state, trial)
                 if not cut_off or trial.status == "ERROR":
                     self._look(panel, state, trial)
-                elif known.status not in OVER:
+                elif shown.status not in OVER:
                     state.set_status(trial.trial_id, "cut off")
 
-    def _known(self, plan: TunerPlan, state: SweepRun, trial: Any) -> TrialState:
+    def _state_of(self, plan: TunerPlan, state: SweepRun, trial: Any) -> TrialState:
+        """Return what is shown of a trial; a new one is added."""
         if trial.trial_id not in state.trials:
             state.add(trial.trial_id, self._shown_config(trial))
-            # trial.last_result would ask the trial's process, and wait for it.
-            if result := trial.run_metadata.last_result:  # of an interrupted sweep
+            result = trial.run_metadata.last_result  # trial.last_result would wait for the trial's process
+            if result:  # of an interrupted sweep
                 self._take(plan, state, trial, result)
         return state.trials[trial.trial_id]
 
@@ -141,9 +143,13 @@ class SweepCallback(tune.Callback):
         """Take over a result; the metric "val/loss" may be in a dict "val"."""
         result = flatten_dict(result)
         self._has_time = self._has_time or plan.time in result
-        missing = f"no result has {plan.time!r}, the time_attr of {type(plan.options.scheduler).__name__}"
-        has = ", ".join(trials.metrics_in(result)) or "nothing of their own"
-        state.warning = "" if self._has_time else f"{missing}, so it stops no trial early; results have {has}"
+        state.warning = ""
+        if not self._has_time:
+            metrics = ", ".join(_tune.metrics_in(result)) or "nothing of their own"
+            state.warning = (
+                f"no result has {plan.time!r}, the time_attr of {type(plan.options.scheduler).__name__}, "
+                f"so it stops no trial early; results have {metrics}"
+            )
         state.reported(
             trial.trial_id,
             iteration=result.get("training_iteration", 0),
@@ -153,14 +159,19 @@ class SweepCallback(tune.Callback):
         )
 
     def _look_at_all(self, panel: "SweepPanel", state: SweepRun) -> None:
-        """Look at those first that ran at the last look: else one that begins seems to run while they do."""
-        ran = {id for id, known in state.trials.items() if known.status == "running"}
-        for trial in sorted(self._trials, key=lambda one: (one.trial_id not in ran, trials.place_of(one))):
+        """Update running trials first. One that starts in another's place would be counted next to it."""
+        running = {id for id, shown in state.trials.items() if shown.status == "running"}
+
+        def order(trial: Any) -> tuple[bool, int]:
+            return trial.trial_id not in running, _tune.place_of(trial)
+
+        for trial in sorted(self._trials, key=order):
             self._look(panel, state, trial)
 
     def _look(self, panel: "SweepPanel", state: SweepRun, trial: Any) -> None:
-        known, status = self._known(panel.plan, state, trial), trials.STATUS.get(trial.status, "waiting")
-        if known.status in OVER or known.status == status:
+        before = self._state_of(panel.plan, state, trial).status
+        status = trials.STATUS.get(trial.status, "waiting")
+        if before in OVER or before == status:
             return
         self._news_at = time.monotonic()
         if status == "failed":
@@ -173,7 +184,7 @@ class SweepCallback(tune.Callback):
             state.set_status(trial.trial_id, status)
 
     def _waits(self, plan: TunerPlan) -> str:
-        """What a sweep without news waits for."""
+        """Return what a sweep without news waits for."""
         if time.monotonic() - self._news_at < capacity.QUIET_FOR:
             return ""
         if {trial.status for trial in self._trials if not trial.is_finished()} == {"PAUSED"}:
@@ -230,8 +241,8 @@ class SweepPanel(LivePanel):
         if plan.restored:
             plan.restore_state()
         plan.check(cluster.current())
-        own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"
-        self.loop = plan.trainable if own else None  # else it is wrapped: tune.with_parameters
+        module = getattr(plan.trainable, "__module__", "").partition(".")[0]
+        self.loop = None if module == "ray" else plan.trainable  # tune.with_parameters has wrapped it
         self.plan = plan
         self.fix = ""
         self.state = self.new_state()  # the run id stays: the Tuner may have it as its name
@@ -264,11 +275,11 @@ class SweepPanel(LivePanel):
         run.verbose, run.progress_reporter = 0, tune.CLIReporter()  # the other one displays
         try:
             with (
-                trials.without_noise(),
+                _tune.without_noise(),
                 ends.quiet_deaths(),
                 self.plan.noting_stops(),
-                trials.without_lost_cpus(),
-                trials.noting_interrupts() as interrupted,
+                _tune.without_lost_cpus(),
+                _tune.noting_interrupts() as interrupted,
             ):
                 self.interrupted = interrupted
                 yield
@@ -292,16 +303,17 @@ class SweepPanel(LivePanel):
             self.state.fail(self.failure_text(error))
 
     def failure_text(self, error: BaseException) -> str:
-        if text := trials.unreadable(error):
-            return tracebacks.shorten_text(text)
-        of_tune = isinstance(error, tune.TuneError)
-        return tracebacks.shorten_text(str(error)) if of_tune else super().failure_text(error)
+        text = _tune.unreadable(error)
+        if not text and isinstance(error, tune.TuneError):
+            text = str(error)
+        return tracebacks.shorten_text(text) if text else super().failure_text(error)
 
     def translate(self, error: BaseException) -> BaseException | None:
-        of_ray = isinstance(error, (tune.TuneError, ray.exceptions.RayError)) or trials.unreadable(error)
+        of_ray = isinstance(error, (tune.TuneError, ray.exceptions.RayError)) or _tune.unreadable(error)
         if not of_ray:
             return None
-        if (reported := trials.names_without_metric(str(error))) is not None:
+        reported = _tune.names_without_metric(str(error))
+        if reported is not None:
             metric = self.state.metric
             fact = f"they report {', '.join(map(repr, reported))} but never {metric!r}"
             fix = f"TuneConfig(metric=…) with one that is reported, or report {metric!r}"
@@ -318,6 +330,8 @@ class SweepPanel(LivePanel):
         return f"{super().after_stop()}. {go_on}"
 
     def files(self) -> list[tuple[str, str]]:
+        files = [("results and checkpoints", self.plan.path)]
         lab = cluster.peek()
-        listed = [("results and checkpoints", self.plan.path)]
-        return listed + ([("Ray's logs", str(lab.log_dir))] if lab is not None and lab.log_dir else [])
+        if lab is not None and lab.log_dir:
+            files.append(("Ray's logs", str(lab.log_dir)))
+        return files

@@ -16,6 +16,7 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 from torch import nn
 
+from labkit import _tune
 from labkit.cluster.capacity import Node
 from labkit.errors import BadInput, NoRoom
 from labkit.tune import SweepPanel, trials
@@ -161,7 +162,7 @@ def test_warnings_of_tune_are_heard_and_what_the_panel_shows_is_not(caplog, monk
     log = logging.getLogger("ray")
     monkeypatch.setattr(log, "handlers", [caplog.handler])
     monkeypatch.setattr(log, "level", logging.ERROR)  # as `ray.init` of a cluster's handle sets it
-    with trials.without_noise():
+    with _tune.without_noise():
         logging.getLogger("ray.tune.execution.experiment_state").error("Saving experiment state failed")
         logging.getLogger("ray.tune.execution.tune_controller").error("Trial task failed for trial 3")
         logging.getLogger("ray.tune.tune").info("Total run time: 3 seconds")

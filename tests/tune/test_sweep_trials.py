@@ -15,6 +15,7 @@ from ray.tune.schedulers import (
     ResourceChangingScheduler,
 )
 
+from labkit import _tune
 from labkit.cluster import capacity
 from labkit.tune import trials
 from labkit.tune.panel import SweepCallback, SweepPanel
@@ -103,8 +104,8 @@ def test_a_trial_that_its_scheduler_ends_is_stopped_early_in_whatever_it_counts(
 def test_names_that_are_the_trainables_own():
     said = "Trial returned a result which did not include the specified metric(s) `a`. "
     message = said + "Result: {'score': 1, 'done': False, 'pid': 3, 'config/lr': 1, 'loss': 2}"
-    assert trials.names_without_metric(message) == ["loss", "score"]
-    assert trials.names_without_metric("CUDA error. Result: {'loss': 2}") is None
+    assert _tune.names_without_metric(message) == ["loss", "score"]
+    assert _tune.names_without_metric("CUDA error. Result: {'loss': 2}") is None
 
 
 def test_only_tunes_own_placement_groups_are_removed_later(monkeypatch):
@@ -116,7 +117,7 @@ def test_only_tunes_own_placement_groups_are_removed_later(monkeypatch):
         def wait(self, seconds):
             asked.set()
 
-    with trials.without_lost_cpus():
+    with _tune.without_lost_cpus():
         asked, groups = threading.Event(), [Group() for _ in range(3)]
         ray.util.remove_placement_group(groups[0])  # the reader's
         assert removed == groups[:1] and not asked.is_set()
