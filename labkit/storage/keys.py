@@ -18,8 +18,9 @@ def write_keys(path: Path, access: str, secret: str) -> Path:
 
 
 def read_keys(path: Path) -> tuple[str, str]:
-    """(access key, secret key) of a file that `write_keys` has written."""
-    parser, keys = configparser.RawConfigParser(), ("", "")
+    """Return (access key, secret key) of a file that `write_keys` has written."""
+    parser = configparser.RawConfigParser()
+    keys = ("", "")
     with contextlib.suppress(configparser.Error, KeyError, ValueError):  # a message may have a key in it
         parser.read(path, encoding="utf-8")
         keys = parser[PROFILE]["aws_access_key_id"], parser[PROFILE]["aws_secret_access_key"]
