@@ -34,7 +34,8 @@ def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
     Raises:
         LabError: nothing answers, or the token is not the cluster's.
     """
-    attempt, running = f"connect to {address!r}", left_or_running()
+    attempt = f"connect to {address!r}"
+    running = left_or_running()
     if not isinstance(address, str) or not address:
         raise BadInput(attempt, "that is not an address", 'for example connect("10.0.0.7:6379")')
     if running is not None:

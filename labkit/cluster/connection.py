@@ -31,7 +31,8 @@ FORKED = {
     "RAY_worker_register_timeout_seconds": "300",
 }
 # A call without effect to the head's server, and to its server for Ray clients.
-_HEAD, _CLIENTS = "/ray.rpc.NodeInfoGcsService/CheckAlive", "/ray.rpc.RayletDriver/ClusterInfo"
+_HEAD = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+_CLIENTS = "/ray.rpc.RayletDriver/ClusterInfo"
 
 # Variable → its value before, and the one that was set; None: it was not there, or was removed.
 _changed: dict[str, tuple[str | None, str | None]] = {}
@@ -75,9 +76,8 @@ def connect(
             context = ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
             lines = str(error).strip().splitlines()  # with a traceback of a server for clients that fails
-            fact = "Ray says: " + " … ".join(
-                line.strip()[:200] for line in dict.fromkeys((lines[0], lines[-1]))
-            )
+            first_and_last = dict.fromkeys([lines[0], lines[-1]])
+            fact = "Ray says: " + " … ".join(line.strip()[:200] for line in first_and_last)
             fix = "check it with `ray status` on its head; it needs this process's versions of Ray and Python"
             raise NotReachable(attempt, fact, fix) from error
     except BaseException:
@@ -122,10 +122,11 @@ def set_environment(token_file: Path | None, *, authenticate: bool | None) -> No
     else:
         if authenticate is not None and "RAY_AUTH_MODE" not in os.environ:
             wanted["RAY_AUTH_MODE"] = "token" if authenticate else "disabled"
-        if path := os.environ.get("RAY_AUTH_TOKEN_PATH"):  # Ray reads the file again later, in any folder
+        path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+        if path:  # Ray reads the file again later, in any folder
             wanted["RAY_AUTH_TOKEN_PATH"] = absolute(path)
     for name, value in wanted.items():
-        before, _ = _changed.get(name, (os.environ.get(name), ""))
+        before = _changed[name][0] if name in _changed else os.environ.get(name)
         _changed[name] = before, value
         _set(name, value)
     _reread_environment()
@@ -166,29 +167,32 @@ def quiet(level: int = logging.WARNING) -> int:
     for handler in logging.getLogger("ray.data").handlers:  # none before
         if handler.name == "console":
             handler.setLevel(level)
-    before, _ray_data_shows_from = _ray_data_shows_from, level
+    before = _ray_data_shows_from
+    _ray_data_shows_from = level
     return before
 
 
 def read_token(file: Path | None = None) -> str | None:
-    """The token in `file`; by default the one that Ray takes, in its order. None if there is none."""
+    """Return the token in `file`; by default the one that Ray finds, in its order. None if there is none."""
     if file is None:
-        if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+        token = os.environ.get("RAY_AUTH_TOKEN", "").strip()
+        if token:
             return token
-        named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-        file = Path(absolute(named) if named else Path.home() / ".ray" / "auth_token")
+        path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+        file = Path(absolute(path)) if path else Path.home() / ".ray" / "auth_token"
     with contextlib.suppress(OSError):
         return file.read_text().strip() or None
     return None
 
 
 def check_reachable(address: str, token: str | None) -> bool | None:
-    """Whether the cluster at ``host:port`` or ``ray://host:port`` wants a token; a LabError if none answers.
+    """Ask a cluster at ``host:port`` or ``ray://host:port`` whether it wants a token.
 
-    Ray itself tries for one to two minutes before it reports that. Any other address ("auto"), and a cluster
-    behind TLS, is left to Ray, with None where the answer is not known.
+    Raises a `LabError` if none answers: Ray itself tries for one to two minutes before it reports that. Any
+    other address ("auto"), and a cluster behind TLS, is left to Ray, with None where the answer isn't known.
     """
-    host, unknown = address.removeprefix("ray://"), True if token else None
+    host = address.removeprefix("ray://")
+    unknown = True if token else None
     if ":" not in host or "/" in host or os.environ.get("RAY_USE_TLS") == "1":
         return unknown
     status, details = _ask(address, None)

@@ -61,7 +61,8 @@ def quiet_deaths() -> Iterator[None]:
     from ray._private import ray_logging
 
     printer = ray_logging.stdout_deduplicator
-    before, printer.skip_re = printer.skip_re, _PRINTED
+    before = printer.skip_re
+    printer.skip_re = _PRINTED
     try:
         yield
     finally:
@@ -82,12 +83,15 @@ def exit_codes() -> dict[int, int]:
 
 def exit_code(pid: int | None) -> int | None:
     """Return a worker's exit status, or minus the signal that ended it; None if the lab didn't fork it."""
-    lab, deadline = cluster.peek(), time.monotonic() + _WAIT
+    lab = cluster.peek()
     if lab is None or pid is None:
         return None
-    while pid not in (codes := lab.exit_codes()) and time.monotonic() < deadline:
+    deadline = time.monotonic() + _WAIT
+    code = lab.exit_codes().get(pid)
+    while code is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    return codes.get(pid)
+        code = lab.exit_codes().get(pid)
+    return code
 
 
 def ended_with(code: int) -> str:
