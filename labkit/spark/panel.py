@@ -92,7 +92,8 @@ class SparkPanel(Panel):
         if not isinstance(count, int):
             fix = "panel.watch(TorchDistributor(num_processes=2, local_mode=True, use_gpu=False))"
             raise BadInput("follow a TorchDistributor", f"{distributor!r} is not one", fix)
-        self._about["world_size"], self._distributor = count, distributor
+        self._about["world_size"] = count
+        self._distributor = distributor
         if self.state.status == "ready":
             self.state.world_size = count
         return self
@@ -178,14 +179,14 @@ class SparkPanel(Panel):
         return self._run_failed(str(error))
 
     def _run_failed(self, text: str = "") -> RunFailed:
-        """The error for the failure that the state has; `text` is Spark's own error."""
+        """Return the error for the failure that the state has; `text` is Spark's own error."""
         failure = self.state.failures[-1]
         if failure.rank is None:
             fact = failure.message if self._begun else f"no rank was started: {failure.message}"
         elif failure.text.startswith("killed"):
             fact = f"rank {failure.rank} was {failure.text}"
-        elif failure.message.startswith("SystemExit") and (reason := self._reason()):
-            fact = f"rank {failure.rank} ended with {failure.message}; the log says: {reason}"
+        elif failure.message.startswith("SystemExit") and self._reason():
+            fact = f"rank {failure.rank} ended with {failure.message}; the log says: {self._reason()}"
         else:
             fact = f"rank {failure.rank} raised {failure.message}"
         return RunFailed(f"finish the run {self.state.name!r}", fact, self._fix(failure.text, text))
@@ -193,12 +194,13 @@ class SparkPanel(Panel):
     # -- a launch -------------------------------------------------------------------------------------
 
     def _followed(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """`run` of a TorchDistributor, with the ranks followed and their output captured."""
+        """Return `run` of a TorchDistributor, with the ranks followed and their output captured."""
 
         def followed(what: Any, *args: Any, **kwargs: Any) -> Any:
             function, args = self._as_function(what, args, kwargs)
             self._launched = "function" if callable(what) else "file"
-            self._begun, self._returned = set(), set()
+            self._begun = set()
+            self._returned = set()
             assert self._log is not None  # `__enter__` has chosen it
             with _captured(self._log):
                 result = run(TrackedFunction(function, self), *args, **kwargs)
@@ -212,7 +214,7 @@ class SparkPanel(Panel):
         return followed
 
     def _as_function(self, what: Any, args: tuple, kwargs: dict) -> tuple[Callable[..., Any], tuple]:
-        """The function that a rank calls, and its arguments, for all that TorchDistributor's `run` takes.
+        """Return the function that a rank calls, and its arguments, for all that `run` takes.
 
         Raises:
             LabError: it is neither a function nor a file.
@@ -222,9 +224,8 @@ class SparkPanel(Panel):
             return what, args
         if not isinstance(what, (str, Path)):
             fact = f"its first argument is {_kind(what)}: a function that was called already?"
-            raise BadInput(
-                attempt, fact, "distributor.run(train, …): without parentheses, then its arguments"
-            )
+            fix = "distributor.run(train, …): without parentheses, then its arguments"
+            raise BadInput(attempt, fact, fix)
         if kwargs:
             names = " ".join(f'"--{name}={value}"' for name, value in kwargs.items())
             fact = f"a file has a command line, and no named arguments ({', '.join(kwargs)})"
@@ -244,9 +245,11 @@ class SparkPanel(Panel):
     def _raise_hidden_failure(self) -> None:
         """Raise the error that `run` did not raise, if a rank did not return."""
         size = self._distributor.num_processes
-        wait_until(
-            lambda: len(self._returned) >= size or self.state.failures, seconds=_LATE_SECONDS, check=int
-        )
+
+        def is_decided() -> bool:
+            return len(self._returned) >= size or bool(self.state.failures)
+
+        wait_until(is_decided, seconds=_LATE_SECONDS, check=int)
         if self.state.failures:
             with self.update():
                 self._keep_killed()
@@ -295,7 +298,7 @@ class SparkPanel(Panel):
         process_info.terminate(left, grace=1)
 
     def _processes(self) -> list[psutil.Process]:
-        """The processes of ranks that torchrun has started for this kernel on this machine."""
+        """Return the processes of ranks that torchrun has started for this kernel on this machine."""
         ours = prepared.current(self.settings.home)
         return [] if ours is None else ours.ranks()
 
@@ -354,7 +357,7 @@ def _similar(path: Path) -> str:
 
 
 def _shortened(text: str) -> str:
-    """The short form of a rank's traceback, without the file in which pyspark calls the function."""
+    """Return the short form of a rank's traceback, without the file in which pyspark calls the function."""
     return _CALLER.sub("", tracebacks.shorten_text(text))
 
 
@@ -365,7 +368,7 @@ def _of_spark(error: BaseException) -> bool:
 
 
 def summary(text: str) -> str:
-    """The message of a Spark error in one line, without Java's stack trace."""
+    """Return the message of a Spark error in one line, without Java's stack trace."""
     reasons = _REASON.findall(text)
     if reasons:
         return reasons[0].strip()[:300]
@@ -410,7 +413,9 @@ class _Divided:
     """A stream that passes on what `others` write, and writes everything else into a log file."""
 
     def __init__(self, stream: TextIO, log: TextIO, others: set[threading.Thread]) -> None:
-        self._stream, self._log, self._others = stream, log, others
+        self._stream = stream
+        self._log = log
+        self._others = others
 
     def write(self, text: str) -> int:
         if self._log.closed or threading.current_thread() in self._others:
