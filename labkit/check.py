@@ -48,40 +48,44 @@ def check(address: str, *, token_file: Path | str | None = None) -> Diagnosis:
 def _look(there: cluster.Cluster) -> Iterator[Finding]:
     import ray
 
-    settings, nodes = Settings.from_env(), there.nodes
-    free, total = ray.available_resources(), ray.cluster_resources()
+    settings = Settings.from_env()
+    nodes = there.nodes
+    free = ray.available_resources()
+    total = ray.cluster_resources()
     text = f"{plural(len(nodes), 'node')}; {free.get('CPU', 0):g} of {total.get('CPU', 0):g} CPUs are free"
     fix = "wait for the jobs that run there (`ray list jobs`), or let its autoscaler add nodes"
     yield Finding("room", free.get("CPU", 0) >= 1, text, fix)
     with tempfile.NamedTemporaryFile(dir=settings.make_home()) as file:
         answers = _ask(nodes[:_MOST_NODES], file.name, settings.s3_endpoint)
     yield from compare(answers, settings, _probe()("", settings.s3_endpoint))
-    if gpus := total.get("GPU", 0):
+    gpus = total.get("GPU", 0)
+    if gpus:
         text = f"{free.get('GPU', 0):g} of {gpus:g} are free"
         text += "" if settings.use_gpu else "; the lessons don't use them"
         fix = "export LABKIT_GPU=1, and LABKIT_WORKERS to the number of workers"
         yield Finding("GPUs", settings.use_gpu, text, fix)
 
 
-def _ask(nodes: list[Node], *given: Any) -> Answers:
+def _ask(nodes: list[Node], *arguments: Any) -> Answers:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
     task = ray.remote(num_cpus=0, max_retries=0)(_probe())
-    asked = [task.options(scheduling_strategy=On(node.id, soft=False)).remote(*given) for node in nodes]
-    answers, end = Answers(), time.monotonic() + _WITHIN
-    for node, one in zip(nodes, asked, strict=True):
+    refs = [task.options(scheduling_strategy=On(node.id, soft=False)).remote(*arguments) for node in nodes]
+    answers: Answers = []
+    end = time.monotonic() + _WITHIN
+    for node, ref in zip(nodes, refs, strict=True):
         try:
-            answer = ray.get(one, timeout=max(end - time.monotonic(), 0))
+            answer = ray.get(ref, timeout=max(end - time.monotonic(), 0))
         except ray.exceptions.RayError as error:  # too late; the node died, or has no room for a Python
-            said = str(getattr(error, "cause", error)).strip() or type(error).__name__
-            answer = {"raised": said.splitlines()[-1][:200]}
+            message = str(getattr(error, "cause", error)).strip() or type(error).__name__
+            answer = {"raised": message.splitlines()[-1][:200]}
         answers.append((node.address, answer))
     return answers
 
 
 def _probe() -> Callable[[str, str | None], dict[str, Any]]:
-    """What runs on a node: (a file, the store) -> what it has and reaches.
+    """Make the function that runs on a node: it gets a file and a store, and returns what it has and reaches.
 
     A function in a function is pickled by value: this module imports what nodes need not have.
     """
@@ -115,7 +119,7 @@ def _probe() -> Callable[[str, str | None], dict[str, Any]]:
 
 
 def compare(answers: Answers, settings: Settings, here: dict[str, Any]) -> Iterator[Finding]:
-    """What the nodes say, next to what this machine says of itself (`here`)."""
+    """Compare the answers of the nodes with that of this machine (`here`)."""
     silent = [(node, answer["raised"]) for node, answer in answers if "raised" in answer]
     fix = "look at that node: `ray status` on the head, and its logs in /tmp/ray/session_latest/logs"
     yield _found("nodes", "answered a task", answers, silent, fix, blocking=True)
@@ -140,7 +144,7 @@ def compare(answers: Answers, settings: Settings, here: dict[str, Any]) -> Itera
 
 
 def _found(topic: str, what: str, answers: Answers, others: list, fix: str, **options: Any) -> Finding:
-    """``1 of 2 see the folder; not 10.0.0.2``, and why those others don't, where that is known."""
+    """Write ``1 of 2 see the folder; not 10.0.0.2``, and why the others don't, where that is known."""
     text = f"{len(answers) - len(others)} of {len(answers)} {what}"
     listed = ", ".join(f"{node}: {why}" if why else node for node, why in others)
     return Finding(topic, not others, f"{text}; not {listed}" if listed else text, fix, **options)

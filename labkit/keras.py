@@ -20,7 +20,7 @@ _Logs = dict[str, Any] | None
 
 
 def _callback_class() -> type:
-    """The base class of callbacks in the Keras that this process uses."""
+    """Return the base class of callbacks in the Keras that this process uses."""
     # With TF_USE_LEGACY_KERAS, `tensorflow.keras` is Keras 2. On torch and JAX there may be no TensorFlow.
     is_legacy = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
     try:
@@ -50,11 +50,13 @@ class PanelCallback(_callback_class()):  # type: ignore[misc]  # which Keras it 
 
     def __init__(self, *, rows_per_step: int | None = None, report: dict[str, str] | None = None) -> None:
         super().__init__()
-        self._rows_per_step, self._report = rows_per_step, report or {}
+        self._rows_per_step = rows_per_step
+        self._report = report or {}
         self._panel: Any = None  # the `Follower` of the loop that calls `fit`
 
     def on_train_begin(self, logs: _Logs = None) -> None:
-        workers = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [0])
+        config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+        workers = config.get("cluster", {}).get("worker", [0])
         strategy = getattr(self.model, "distribute_strategy", None)  # only TensorFlow's backend has one
         if strategy is not None and strategy.num_replicas_in_sync < len(workers):
             fact = "it was built outside of the strategy's scope: every worker would train a model of its own"
@@ -88,7 +90,7 @@ class PanelCallback(_callback_class()):  # type: ignore[misc]  # which Keras it 
 
 
 def _added_up(model: Any) -> int:
-    """The number of replicas whose values Keras 2 adds up in a step's logs (an epoch's logs are means).
+    """Return the number of replicas whose values Keras 2 adds up in a step's logs (an epoch's are means).
 
     Each replica's value is a mean already: with two workers an accuracy of 0.9 is logged as 1.8. See
     ``reduce_per_replica`` in tf_keras.

@@ -28,13 +28,16 @@ OTHER_HOME = "export LABKIT_HOME=/path/of/a/folder/that/you/can/write"
 DATASETS = ("digits", "mnist")
 
 _PANELS = {name: name for name in ("auto", "widgets", "text", "none")}
-_FLAGS = {"1": True, "true": True, "yes": True, "on": True}
-_FLAGS |= {"0": False, "false": False, "no": False, "off": False}
-_URL, _EXAMPLE = r"https?://[^/\s]+\S*", "an address as in http://127.0.0.1:9000"
+_FLAGS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+_URL = r"https?://[^/\s]+\S*"
+_EXAMPLE = "an address as in http://127.0.0.1:9000"
 
 
 def default_home() -> Path:
-    """``.labkit`` in the checkout, whatever the current folder, or in the user's home if it is read-only."""
+    """Return ``.labkit`` in the checkout, or in the user's home folder if the checkout is read-only."""
     if (CHECKOUT / "pyproject.toml").is_file() and os.access(CHECKOUT, os.W_OK):
         return CHECKOUT / ".labkit"
     return _path("~/.labkit")
@@ -72,8 +75,8 @@ def _setting(
     The variable's text is a key of `rule`, or matches it and is read by `read`. `allowed` is for the error.
     """
     allowed = allowed or f"one of {', '.join(rule)}"
-    about = {"variable": variable, "rule": rule, "allowed": allowed, "read": read}
-    return field(default=default, repr=not secret, metadata=about)
+    metadata = {"variable": variable, "rule": rule, "allowed": allowed, "read": read}
+    return field(default=default, repr=not secret, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +115,11 @@ class Settings:
         if env is None:
             env = os.environ
             _make_absolute(env)
-        texts = {one: str(env.get(one.metadata["variable"], "")).strip() for one in fields(cls)}
-        values = {one.name: _value(one, text) for one, text in texts.items() if text}
+        values = {}
+        for setting in fields(cls):
+            text = str(env.get(setting.metadata["variable"], "")).strip()
+            if text:
+                values[setting.name] = _value(setting, text)
         gpus = 0 if values.get("use_gpu") is False else machine.visible_gpus()
         if values.get("use_gpu") is None:
             values["use_gpu"] = gpus > 0
@@ -140,7 +146,7 @@ class Settings:
             raise LabError("use the lab's home folder", fact, OTHER_HOME) from None
 
 
-VARIABLES: dict[str, str] = {one.name: one.metadata["variable"] for one in fields(Settings)}
+VARIABLES: dict[str, str] = {setting.name: setting.metadata["variable"] for setting in fields(Settings)}
 
 
 def _make_absolute(env: MutableMapping[str, str]) -> None:
@@ -151,15 +157,16 @@ def _make_absolute(env: MutableMapping[str, str]) -> None:
 
 
 def _value(setting: Field, text: str) -> Any:
-    """The value of a variable's text."""
-    variable, rule, allowed = (setting.metadata[name] for name in ("variable", "rule", "allowed"))
+    """Convert a variable's text to the value of its setting."""
+    variable = setting.metadata["variable"]
+    rule = setting.metadata["rule"]
     if isinstance(rule, Mapping) and text.lower() in rule:
         return rule[text.lower()]
     if isinstance(rule, str) and re.fullmatch(rule, text, re.DOTALL):
         return setting.metadata["read"](text)
     shown = repr(text)[:200] if setting.repr else "a text that is not shown"  # as in a repr
     fix = f"change it, or unset {variable}; docs/settings.md lists all settings"
-    fact = f"its value is {shown}, and it can be {allowed}"
+    fact = f"its value is {shown}, and it can be {setting.metadata['allowed']}"
     raise BadInput(f"use the setting {setting.name} ({variable})", fact, fix)
 
 
