@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
+from labkit import _ray
 from labkit.cluster import ends
 from labkit.cluster.connection import quiet
 from labkit.cluster.fixes import known_fix
@@ -79,10 +80,9 @@ class OperatorState:
             metrics.task_submission_backpressure_time, metrics.task_output_backpressure_time_s
         )
         if last:
-            blocks = [block for blocks in op.get_stats().values() for block in blocks]
-            spent = [block.exec_stats for block in blocks if block.exec_stats is not None]
-            self.seconds = sum(part.wall_time_s or 0 for part in spent)
-            self.cpu_seconds = sum(part.cpu_time_s or 0 for part in spent)
+            stats = _ray.stats_of_blocks(op)
+            self.seconds = sum(block.wall_time_s or 0 for block in stats)
+            self.cpu_seconds = sum(block.cpu_time_s or 0 for block in stats)
 
     def row(self) -> tuple[str, ...]:
         counts = [f"{number:,}" for number in (self.rows, self.blocks, self.tasks)]
@@ -150,8 +150,7 @@ class Follower(ExecutionCallback):
     """Tells the panel that is open how far one execution is. Ray Data makes one for each, by its name."""
 
     def before_execution_starts(self, executor: Any) -> None:
-        operators = [op for op in executor._topology if type(op).__name__ != "InputDataBuffer"]
-        self._pairs = [(OperatorState(op.name), op) for op in operators]
+        self._pairs = [(OperatorState(op.name), op) for op in _ray.operators_of(executor)]
         self._panel = DataPanel.current()
         self._next = 0.0
         self._ended_before = ends.exit_codes().keys()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from labkit import _ray
 from labkit.errors import BadInput, LabError, NotReachable
 from labkit.settings import PACKAGES, absolute
 
@@ -30,9 +31,6 @@ FORKED = {
     # Seconds for a worker's start, not 60. It may wait for the server's imports, on a cold disk.
     "RAY_worker_register_timeout_seconds": "300",
 }
-# A call without effect to the head's server, and to its server for Ray clients.
-_HEAD = "/ray.rpc.NodeInfoGcsService/CheckAlive"
-_CLIENTS = "/ray.rpc.RayletDriver/ClusterInfo"
 
 # Variable → its value before, and the one that was set; None: it was not there, or was removed.
 _changed: dict[str, tuple[str | None, str | None]] = {}
@@ -106,7 +104,7 @@ def disconnect() -> None:
         if os.environ.get(name) == here:
             _set(name, before)
     _changed.clear()
-    _reread_environment()
+    _ray.reread_environment()
 
 
 def set_environment(token_file: Path | None, *, authenticate: bool | None) -> None:
@@ -129,7 +127,7 @@ def set_environment(token_file: Path | None, *, authenticate: bool | None) -> No
         before = _changed[name][0] if name in _changed else os.environ.get(name)
         _changed[name] = before, value
         _set(name, value)
-    _reread_environment()
+    _ray.reread_environment()
     # Ray Data would report once that its bars are off.
     logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
     quiet()
@@ -143,15 +141,6 @@ def _set(name: str, value: str | None) -> None:
     os.environ.pop(name, None)
     if value is not None:
         os.environ[name] = value
-
-
-def _reread_environment() -> None:
-    """Ray reads it at its import: an `import ray` in an earlier cell must not lock the reader out."""
-    if "ray" in sys.modules:
-        from ray._raylet import AuthenticationTokenLoader, Config
-
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
 
 
 def quiet(level: int = logging.WARNING) -> int:
@@ -212,10 +201,10 @@ def check_reachable(address: str, token: str | None) -> bool | None:
 
 
 def _ask(address: str, token: str | None) -> tuple[str, str]:
-    """Name of the gRPC status with which a cluster answers, "" if all is well; and details."""
+    """Return the name of the gRPC status with which a cluster answers, "" if all is well; and details."""
     import grpc  # Ray's own transport; it comes with Ray
 
-    call = _CLIENTS if address.startswith("ray://") else _HEAD
+    call = _ray.CLIENT_CALL if address.startswith("ray://") else _ray.HEAD_CALL
     metadata = [("authorization", f"Bearer {token}")] if token else []
     options = [("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(address.removeprefix("ray://"), options=options) as channel:

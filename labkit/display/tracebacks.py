@@ -7,11 +7,11 @@ frames, but no source there: the worker never saw the cell. The kernel did, so t
 import itertools
 import linecache
 import re
-import sys
 import sysconfig
 import traceback
 from pathlib import Path
 
+from labkit import _jupyter
 from labkit.settings import PACKAGES
 
 _HEAD = re.compile(r"(?m)^Traceback \(most recent call last\).*$")
@@ -87,9 +87,4 @@ def _is_of(package: Path, path: Path) -> bool:
 
 def place(file: str) -> str:
     """Return ``cell 14`` for a cell's file, which is called something like ``/tmp/ipykernel_123/456.py``."""
-    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
-    compiler = getattr(get_ipython(), "compile", None)  # of a kernel; `format_code_name` isn't documented
-    name = compiler.format_code_name(file) if compiler else None
-    if name:
-        return " ".join(str(part) for part in name).replace("Cell In[", "cell ").rstrip("]")
-    return "in a cell" if "ipykernel_" in file else Path(file).name
+    return _jupyter.cell_of(file) or ("in a cell" if "ipykernel_" in file else Path(file).name)

@@ -25,7 +25,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from labkit import process_info
+from labkit import _spark, process_info
 from labkit.display import tracebacks
 from labkit.errors import BadInput, LabError, RunFailed
 from labkit.interrupts import wait_until
@@ -39,18 +39,10 @@ _SILENT_SECONDS = 60.0  # without a word of a rank
 _LATE_SECONDS = 3.0  # for the last word of a rank, when `run` has returned
 _PATIENCE = 5.0  # seconds for a JVM to answer, or for ranks to end after their job was cancelled
 _LOG_END = 50_000  # characters of the log that are looked at
-# The frame of the file in which pyspark calls the function.
-_CALLER = re.compile(r"^<module>, train\.py, line \d+\n(?: +output = fn\(.*\n)?", re.MULTILINE)
-# In torchrun's report, a rank that was killed; it has no traceback. torchrun ends the others with SIGTERM.
-_KILLED = re.compile(r"rank\s*: (\d+) .*\n\s*exitcode\s*: -\d+ .*\((?!SIGTERM)(SIG\w+)\)")
-# The last line of a traceback, or of a program that refuses its command line. Not torchrun's own errors.
-_REASON = re.compile(r"^(?:\[rank\d+\]: ?)?((?!torch\.)[\w.]+(?:Error|Exception)\b.*|.*: error: .*)$", re.M)
-_TORCHRUN_FAILED = "ChildFailedError"
 _NOTHING_SEEN = (
     "Neither a step nor a report was seen. The panel follows PyTorch loops in the ranks, and none in "
     "processes that a rank starts: the log has what those print"
 )
-_SPARK = re.compile(r"\[[A-Z_.\d-]{6,}\]:? .+")
 _FIXES = {  # pattern: fix; `{0}` is the pattern's group
     r"CONTEXT_ONLY_VALID_ON_DRIVER|cannot pickle '?[\w.]+'? object|Could not serialize object": (
         "create inside the function what cannot be pickled, such as a lock. Spark's session exists in this "
@@ -257,7 +249,7 @@ class SparkPanel(Panel):
         missing = sorted(set(range(size)) - self._returned)
         # In local mode torchrun's word is always in the log: a rank may have left with os._exit(0).
         lost = [rank for rank in missing if rank in self._begun and not self._distributor.local_mode]
-        if lost or (missing and _TORCHRUN_FAILED in self._log_end()):
+        if lost or (missing and _spark.TORCHRUN_FAILED in self._log_end()):
             ranks = " and ".join(f"rank {rank}" for rank in lost or missing)
             with self.update() as state:
                 state.fail(f"{ranks} did not return: {self._reason() or 'the log has no reason'}", None)
@@ -315,14 +307,14 @@ class SparkPanel(Panel):
 
     def _keep_killed(self) -> None:
         """If a rank was killed, make that the failure: the others then report a lost connection."""
-        killed = _KILLED.search(self._log_end())
+        killed = _spark.KILLED.search(self._log_end())
         if killed is not None:
             self.state.failures.clear()
             self.state.fail(f"killed ({killed[2]})", int(killed[1]))
 
     def _reason(self) -> str:
         """Return the log's last line that says why something failed, or ""."""
-        reasons = _REASON.findall(self._log_end())
+        reasons = _spark.REASON.findall(self._log_end())
         return reasons[-1].strip()[:300] if reasons else ""
 
     def _fix(self, *texts: str) -> str:
@@ -358,7 +350,7 @@ def _similar(path: Path) -> str:
 
 def _shortened(text: str) -> str:
     """Return the short form of a rank's traceback, without the file in which pyspark calls the function."""
-    return _CALLER.sub("", tracebacks.shorten_text(text))
+    return _spark.CALLER.sub("", tracebacks.shorten_text(text))
 
 
 def _of_spark(error: BaseException) -> bool:
@@ -369,10 +361,10 @@ def _of_spark(error: BaseException) -> bool:
 
 def summary(text: str) -> str:
     """Return the message of a Spark error in one line, without Java's stack trace."""
-    reasons = _REASON.findall(text)
+    reasons = _spark.REASON.findall(text)
     if reasons:
         return reasons[0].strip()[:300]
-    with_code = _SPARK.search(text)
+    with_code = _spark.ERROR_CODE.search(text)
     return (with_code[0] if with_code else text.strip()).partition("\n")[0][:300]
 
 
@@ -396,7 +388,7 @@ def _captured(log: Path) -> Iterator[None]:
     """Write into `log` what is printed by this thread, which runs pyspark, and by threads that start here."""
     log.parent.mkdir(parents=True, exist_ok=True)
     others = set(threading.enumerate()) - {threading.current_thread()}
-    logger = logging.getLogger("TorchDistributor")  # it prints that it has started
+    logger = logging.getLogger(_spark.LOGGER)
     level = logger.level
     logger.setLevel(logging.WARNING)
     with log.open("a", encoding="utf-8", errors="replace", buffering=1) as file:
