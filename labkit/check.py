@@ -103,7 +103,7 @@ def _probe() -> Callable[[str, str | None], dict[str, Any]]:
         return {"torch": torch, "home": os.path.exists(file), "store": problem(store) if store else ""}
 
     def problem(endpoint: str) -> str:
-        """Why a signed request fails, or an empty text."""
+        """Return why a signed request fails; "" if it doesn't."""
         try:
             from labkit.storage.client import ObjectFiles
 
@@ -122,29 +122,38 @@ def compare(answers: Answers, settings: Settings, here: dict[str, Any]) -> Itera
     """Compare the answers of the nodes with that of this machine (`here`)."""
     silent = [(node, answer["raised"]) for node, answer in answers if "raised" in answer]
     fix = "look at that node: `ray status` on the head, and its logs in /tmp/ray/session_latest/logs"
-    yield _found("nodes", "answered a task", answers, silent, fix, blocking=True)
+    yield _on_nodes("nodes", "answered a task", answers, silent, fix, blocking=True)
     answers = [(node, answer) for node, answer in answers if "raised" not in answer]
     others = [(node, answer["torch"]) for node, answer in answers if answer["torch"] != here["torch"]]
     fix = "install the same version on all nodes: pip install -c constraints.txt torch"
-    yield _found("torch", f"have {here['torch']}, as here", answers, others, fix)
+    yield _on_nodes("torch", f"have {here['torch']}, as here", answers, others, fix)
     # Lesson 05 and checks keep in the home what workers write.
     others = [(node, "") for node, answer in answers if not answer["home"]]
     fix = "export LABKIT_HOME=/a/folder/on/a/disk/that/all/nodes/share"
-    yield _found("home", f"see the folder {settings.home}", answers, others, fix)
+    yield _on_nodes("home", f"see the folder {settings.home}", answers, others, fix)
     if settings.s3_endpoint is None:
         text = "the lab's own store listens on this machine alone, and other nodes can't reach it"
         fix = "export LABKIT_S3_ENDPOINT=https://host:9000 (and its keys), or pass a bucket as storage_path"
         yield Finding("object store", len({node for node, _ in answers}) <= 1, text, fix)
         return
-    asked = [*answers, ("this machine", here)]
-    others = [(node, answer["store"]) for node, answer in asked if answer["store"]]
+    answers = [*answers, ("this machine", here)]
+    others = [(node, answer["store"]) for node, answer in answers if answer["store"]]
     fix = "on every node: pip install s3fs, LABKIT_S3_ACCESS_KEY and _SECRET_KEY before its `ray start`, and "
     fix += "a network in which that name and port answer"
-    yield _found("object store", "can use it", asked, others, fix)
+    yield _on_nodes("object store", "can use it", answers, others, fix)
 
 
-def _found(topic: str, what: str, answers: Answers, others: list, fix: str, **options: Any) -> Finding:
+def _on_nodes(
+    topic: str,
+    fact: str,
+    answers: Answers,
+    others: list[tuple[str, str]],
+    fix: str,
+    *,
+    blocking: bool = False,
+) -> Finding:
     """Write ``1 of 2 see the folder; not 10.0.0.2``, and why the others don't, where that is known."""
-    text = f"{len(answers) - len(others)} of {len(answers)} {what}"
-    listed = ", ".join(f"{node}: {why}" if why else node for node, why in others)
-    return Finding(topic, not others, f"{text}; not {listed}" if listed else text, fix, **options)
+    text = f"{len(answers) - len(others)} of {len(answers)} {fact}"
+    if others:
+        text += "; not " + ", ".join(f"{node}: {why}" if why else node for node, why in others)
+    return Finding(topic, not others, text, fix, blocking)

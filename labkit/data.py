@@ -85,10 +85,17 @@ class OperatorState:
             self.cpu_seconds = sum(block.cpu_time_s or 0 for block in stats)
 
     def row(self) -> tuple[str, ...]:
-        counts = [f"{number:,}" for number in (self.rows, self.blocks, self.tasks)]
-        spent = [f"{self.seconds:.2f}", f"{self.cpu_seconds:.2f}"] if self.seconds else [UNKNOWN, UNKNOWN]
-        held = f"{self.backpressure_seconds:.1f} s" if self.backpressure_seconds >= 0.05 else UNKNOWN
-        return short(self.name, 48), *counts, *spent, held, f"{self.memory_peak / 1e6:.1f}"
+        """Return its row in the table, in the order of `_HEAD`."""
+        return (
+            short(self.name, 48),
+            f"{self.rows:,}",
+            f"{self.blocks:,}",
+            f"{self.tasks:,}",
+            f"{self.seconds:.2f}" if self.seconds else UNKNOWN,
+            f"{self.cpu_seconds:.2f}" if self.seconds else UNKNOWN,
+            f"{self.backpressure_seconds:.1f} s" if self.backpressure_seconds >= 0.05 else UNKNOWN,
+            f"{self.memory_peak / 1e6:.1f}",
+        )
 
 
 @dataclass(eq=False, repr=False)

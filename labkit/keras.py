@@ -80,9 +80,10 @@ class PanelCallback(_callback_class()):  # type: ignore[misc]  # which Keras it 
             self._panel.end_epoch()  # what follows is `fit`'s validation
 
     def on_epoch_end(self, epoch: int, logs: _Logs = None) -> None:
-        if self._panel is not None:
-            self._panel.end_epoch()
-        if self._panel is not None and self._report:
+        if self._panel is None:
+            return
+        self._panel.end_epoch()
+        if self._report:
             # Without validation data, or with `validation_freq=2`, an epoch has no val_accuracy.
             logs = logs or {}
             metrics = {name: logs[theirs] for name, theirs in self._report.items() if theirs in logs}

@@ -142,7 +142,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def this_host() -> dict[str, Any]:
-    """What a time depends on, without the machine's name: cpus, cpu, memory_gib, platform, gpus."""
+    """Describe what times depend on, without the machine's name: cpus, cpu, memory_gib, platform, gpus."""
     cpus = cores()
     return {
         "cpus": int(cpus) if cpus.is_integer() else cpus,
@@ -154,7 +154,7 @@ def this_host() -> dict[str, Any]:
 
 
 def host_id() -> str:
-    """Identifies the machine or container that this process is on: six characters, others after each boot.
+    """Identify the machine or container that this process is on: six characters, others after each boot.
 
     Several of them may share a home. A process can be signalled and reached on loopback only from the same
     boot, pid namespace and network namespace.
@@ -167,7 +167,7 @@ def host_id() -> str:
 
 
 def boot_id() -> str:
-    """Identifies this boot of the machine; "" on macOS, which has no such id."""
+    """Identify this boot of the machine; "" on macOS, which has no such id."""
     return _read(Path("/proc/sys/kernel/random/boot_id"))
 
 

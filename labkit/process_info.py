@@ -59,7 +59,10 @@ def program_name(process: psutil.Process) -> str:
         if "-m" in command[:-1]:
             module = command[command.index("-m") + 1].removesuffix(".server")
             return module.rpartition(".")[2] if module.startswith("labkit.") else module
-        return next((Path(part).stem for part in command if not part.startswith("-")), process.name())
+        for argument in command:
+            if not argument.startswith("-"):
+                return Path(argument).stem
+        return process.name()
     return "gone"
 
 
@@ -79,7 +82,8 @@ def listening_folders(processes: Iterable[psutil.Process]) -> set[Path]:
 def terminate(processes: list[psutil.Process], *, grace: float) -> None:
     """Send SIGTERM, and after `grace` seconds SIGKILL (0: SIGKILL at once). This process is left out."""
     others = [process for process in processes if process.pid != os.getpid() and process.is_running()]
-    for number in (signal.SIGTERM, signal.SIGKILL) if grace else (signal.SIGKILL,):
+    signals = [signal.SIGTERM, signal.SIGKILL] if grace else [signal.SIGKILL]
+    for number in signals:
         for process in others:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)

@@ -88,8 +88,11 @@ def latest(name: str | None = None, home: Home = None, *, state: str | None = "f
     for record in records:
         if state in (None, record.state):
             return record
-    attempt = f"find a {state} run" + (f" of the name {name!r}" if name else "")
-    fact = f"the runs there are {', '.join(sorted({record.state for record in records}))}"
+    attempt = f"find a {state} run"
+    if name:
+        attempt += f" of the name {name!r}"
+    states = sorted({record.state for record in records})
+    fact = f"the runs there are {', '.join(states)}"
     raise LabError(attempt, fact, "runs.latest(…, state=None) returns the newest, runs.table() lists all")
 
 

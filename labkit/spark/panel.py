@@ -109,7 +109,7 @@ class SparkPanel(Panel):
         super().receive(event)
 
     def files(self) -> list[tuple[str, str]]:
-        """The log of torchrun and the ranks, and Spark's logs."""
+        """List the log of torchrun and the ranks, and Spark's logs."""
         listed = [("printed by torchrun and the ranks", str(self._log))] if self._log else []
         if prepared.current(self.settings.home):
             listed.append(("Spark's logs", str(self._folder())))
