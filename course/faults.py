@@ -117,7 +117,8 @@ class Fault:
 
     def _follow(self, action: _Action) -> None:
         """Make it, and look until it is undone and rank 0 makes steps again, or the run is over."""
-        state, position, steps, undone = self._panel and self._panel.state, self._position(), 0, False
+        state = self._panel.state if self._panel is not None else None
+        position, steps, undone = self._position(), 0, False
         failures, repeated = (len(state.failures), state.repeated) if state else (0, 0)
         self.moment = position and position[1:]
         self.did = next(action)
@@ -133,6 +134,7 @@ class Fault:
             if is_new:
                 # Steps from before a kill may arrive late, so the time since the latest of them says little.
                 self.standstill = now - (made if self.kills else moved)
+                assert state is not None  # without a run there is no position
                 self.repeated, steps = state.repeated - repeated, _STEPS_AGAIN
             elif here not in (None, position) and self.noticed is None and not self.kills:
                 self.standstill = max(self.standstill or 0.0, now - moved)
@@ -179,7 +181,7 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
         node_processes(panel, name)  # one of the lab's, and not the head
         lab = cluster.current()
         found = [one.id for one in lab.nodes if one.name == name] if lab is not None else []
-        if not found:
+        if lab is None or not found:
             raise LabError(f"drain {name}", "Ray does not list it", "see lab.nodes for those that live")
         ends, client = int((time.time() + deadline) * 1000), GcsClient(address=lab.address)
         accepted, why = client.drain_node(found[0], DRAIN_NODE_REASON_PREEMPTION, "course.faults", ends)

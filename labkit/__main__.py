@@ -9,9 +9,9 @@ import labkit
 from labkit.errors import LabError
 
 try:  # the one place where labkit looks for labkit.local, which the wheel doesn't have
-    from labkit.local import commands as this_machine
+    from labkit.local.commands import add_to as add_local_commands
 except ModuleNotFoundError:
-    this_machine = None
+    add_local_commands = None  # type: ignore[assignment]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,8 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("address", metavar="ADDRESS", help="host:port of its head")
     command.add_argument("--token-file", help="default: where Ray looks for a token")
     command.add_argument("--json", action="store_true", help="for programs")
-    if this_machine is not None:
-        this_machine.add_to(add)
+    if add_local_commands is not None:
+        add_local_commands(add)
     return parser
 
 

@@ -48,40 +48,44 @@ def check(address: str, *, token_file: Path | str | None = None) -> Diagnosis:
 def _look(there: cluster.Cluster) -> Iterator[Finding]:
     import ray
 
-    settings, nodes = Settings.from_env(), there.nodes
-    free, total = ray.available_resources(), ray.cluster_resources()
+    settings = Settings.from_env()
+    nodes = there.nodes
+    free = ray.available_resources()
+    total = ray.cluster_resources()
     text = f"{plural(len(nodes), 'node')}; {free.get('CPU', 0):g} of {total.get('CPU', 0):g} CPUs are free"
     fix = "wait for the jobs that run there (`ray list jobs`), or let its autoscaler add nodes"
     yield Finding("room", free.get("CPU", 0) >= 1, text, fix)
     with tempfile.NamedTemporaryFile(dir=settings.make_home()) as file:
         answers = _ask(nodes[:_MOST_NODES], file.name, settings.s3_endpoint)
     yield from compare(answers, settings, _probe()("", settings.s3_endpoint))
-    if gpus := total.get("GPU", 0):
+    gpus = total.get("GPU", 0)
+    if gpus:
         text = f"{free.get('GPU', 0):g} of {gpus:g} are free"
         text += "" if settings.use_gpu else "; the lessons don't use them"
         fix = "export LABKIT_GPU=1, and LABKIT_WORKERS to the number of workers"
         yield Finding("GPUs", settings.use_gpu, text, fix)
 
 
-def _ask(nodes: list[Node], *given: Any) -> Answers:
+def _ask(nodes: list[Node], *arguments: Any) -> Answers:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
     task = ray.remote(num_cpus=0, max_retries=0)(_probe())
-    asked = [task.options(scheduling_strategy=On(node.id, soft=False)).remote(*given) for node in nodes]
-    answers, end = Answers(), time.monotonic() + _WITHIN
-    for node, one in zip(nodes, asked, strict=True):
+    refs = [task.options(scheduling_strategy=On(node.id, soft=False)).remote(*arguments) for node in nodes]
+    answers: Answers = []
+    end = time.monotonic() + _WITHIN
+    for node, ref in zip(nodes, refs, strict=True):
         try:
-            answer = ray.get(one, timeout=max(end - time.monotonic(), 0))
+            answer = ray.get(ref, timeout=max(end - time.monotonic(), 0))
         except ray.exceptions.RayError as error:  # too late; the node died, or has no room for a Python
-            said = str(getattr(error, "cause", error)).strip() or type(error).__name__
-            answer = {"raised": said.splitlines()[-1][:200]}
+            message = str(getattr(error, "cause", error)).strip() or type(error).__name__
+            answer = {"raised": message.splitlines()[-1][:200]}
         answers.append((node.address, answer))
     return answers
 
 
 def _probe() -> Callable[[str, str | None], dict[str, Any]]:
-    """What runs on a node: (a file, the store) -> what it has and reaches.
+    """Make the function that runs on a node: it gets a file and a store, and returns what it has and reaches.
 
     A function in a function is pickled by value: this module imports what nodes need not have.
     """
@@ -99,7 +103,7 @@ def _probe() -> Callable[[str, str | None], dict[str, Any]]:
         return {"torch": torch, "home": os.path.exists(file), "store": problem(store) if store else ""}
 
     def problem(endpoint: str) -> str:
-        """Why a signed request fails, or an empty text."""
+        """Return why a signed request fails; "" if it doesn't."""
         try:
             from labkit.storage.client import ObjectFiles
 
@@ -115,32 +119,41 @@ def _probe() -> Callable[[str, str | None], dict[str, Any]]:
 
 
 def compare(answers: Answers, settings: Settings, here: dict[str, Any]) -> Iterator[Finding]:
-    """What the nodes say, next to what this machine says of itself (`here`)."""
+    """Compare the answers of the nodes with that of this machine (`here`)."""
     silent = [(node, answer["raised"]) for node, answer in answers if "raised" in answer]
     fix = "look at that node: `ray status` on the head, and its logs in /tmp/ray/session_latest/logs"
-    yield _found("nodes", "answered a task", answers, silent, fix, blocking=True)
+    yield _on_nodes("nodes", "answered a task", answers, silent, fix, blocking=True)
     answers = [(node, answer) for node, answer in answers if "raised" not in answer]
     others = [(node, answer["torch"]) for node, answer in answers if answer["torch"] != here["torch"]]
     fix = "install the same version on all nodes: pip install -c constraints.txt torch"
-    yield _found("torch", f"have {here['torch']}, as here", answers, others, fix)
+    yield _on_nodes("torch", f"have {here['torch']}, as here", answers, others, fix)
     # Lesson 05 and checks keep in the home what workers write.
     others = [(node, "") for node, answer in answers if not answer["home"]]
     fix = "export LABKIT_HOME=/a/folder/on/a/disk/that/all/nodes/share"
-    yield _found("home", f"see the folder {settings.home}", answers, others, fix)
+    yield _on_nodes("home", f"see the folder {settings.home}", answers, others, fix)
     if settings.s3_endpoint is None:
         text = "the lab's own store listens on this machine alone, and other nodes can't reach it"
         fix = "export LABKIT_S3_ENDPOINT=https://host:9000 (and its keys), or pass a bucket as storage_path"
         yield Finding("object store", len({node for node, _ in answers}) <= 1, text, fix)
         return
-    asked = [*answers, ("this machine", here)]
-    others = [(node, answer["store"]) for node, answer in asked if answer["store"]]
+    answers = [*answers, ("this machine", here)]
+    others = [(node, answer["store"]) for node, answer in answers if answer["store"]]
     fix = "on every node: pip install s3fs, LABKIT_S3_ACCESS_KEY and _SECRET_KEY before its `ray start`, and "
     fix += "a network in which that name and port answer"
-    yield _found("object store", "can use it", asked, others, fix)
+    yield _on_nodes("object store", "can use it", answers, others, fix)
 
 
-def _found(topic: str, what: str, answers: Answers, others: list, fix: str, **options: Any) -> Finding:
-    """``1 of 2 see the folder; not 10.0.0.2``, and why those others don't, where that is known."""
-    text = f"{len(answers) - len(others)} of {len(answers)} {what}"
-    listed = ", ".join(f"{node}: {why}" if why else node for node, why in others)
-    return Finding(topic, not others, f"{text}; not {listed}" if listed else text, fix, **options)
+def _on_nodes(
+    topic: str,
+    fact: str,
+    answers: Answers,
+    others: list[tuple[str, str]],
+    fix: str,
+    *,
+    blocking: bool = False,
+) -> Finding:
+    """Write ``1 of 2 see the folder; not 10.0.0.2``, and why the others don't, where that is known."""
+    text = f"{len(answers) - len(others)} of {len(answers)} {fact}"
+    if others:
+        text += "; not " + ", ".join(f"{node}: {why}" if why else node for node, why in others)
+    return Finding(topic, not others, text, fix, blocking)

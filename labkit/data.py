@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
+from labkit import _ray
 from labkit.cluster import ends
 from labkit.cluster.connection import quiet
 from labkit.cluster.fixes import known_fix
@@ -68,24 +69,33 @@ class OperatorState:
 
     def update(self, op: Any, *, last: bool) -> None:
         """Take over what Ray Data measures of it; `last`: its tasks are done."""
-        found = op.metrics
-        self.rows, self.blocks = found.row_outputs_taken, found.block_outputs_taken
-        self.bytes, self.tasks = found.bytes_outputs_taken, found.num_tasks_finished
-        self.memory = 0 if last else found.obj_store_mem_used
+        metrics = op.metrics
+        self.rows = metrics.row_outputs_taken
+        self.blocks = metrics.block_outputs_taken
+        self.bytes = metrics.bytes_outputs_taken
+        self.tasks = metrics.num_tasks_finished
+        self.memory = 0 if last else metrics.obj_store_mem_used
         # These two overlap, so their sum can be more than the time of the run.
-        waits = found.task_submission_backpressure_time, found.task_output_backpressure_time_s
-        self.backpressure_seconds = max(waits)
+        self.backpressure_seconds = max(
+            metrics.task_submission_backpressure_time, metrics.task_output_backpressure_time_s
+        )
         if last:
-            blocks = [block for blocks in op.get_stats().values() for block in blocks]
-            spent = [block.exec_stats for block in blocks if block.exec_stats is not None]
-            self.seconds = sum(part.wall_time_s or 0 for part in spent)
-            self.cpu_seconds = sum(part.cpu_time_s or 0 for part in spent)
+            stats = _ray.stats_of_blocks(op)
+            self.seconds = sum(block.wall_time_s or 0 for block in stats)
+            self.cpu_seconds = sum(block.cpu_time_s or 0 for block in stats)
 
     def row(self) -> tuple[str, ...]:
-        counts = [f"{number:,}" for number in (self.rows, self.blocks, self.tasks)]
-        spent = [f"{self.seconds:.2f}", f"{self.cpu_seconds:.2f}"] if self.seconds else [UNKNOWN, UNKNOWN]
-        held = f"{self.backpressure_seconds:.1f} s" if self.backpressure_seconds >= 0.05 else UNKNOWN
-        return short(self.name, 48), *counts, *spent, held, f"{self.memory_peak / 1e6:.1f}"
+        """Return its row in the table, in the order of `_HEAD`."""
+        return (
+            short(self.name, 48),
+            f"{self.rows:,}",
+            f"{self.blocks:,}",
+            f"{self.tasks:,}",
+            f"{self.seconds:.2f}" if self.seconds else UNKNOWN,
+            f"{self.cpu_seconds:.2f}" if self.seconds else UNKNOWN,
+            f"{self.backpressure_seconds:.1f} s" if self.backpressure_seconds >= 0.05 else UNKNOWN,
+            f"{self.memory_peak / 1e6:.1f}",
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -105,7 +115,7 @@ class ExecutionRun(Run):
 
     @property
     def rows_per_second(self) -> float:
-        """Of the whole block: waiting included."""
+        """Rows per second of the whole block, waiting included."""
         return self.rows / self.elapsed() if self.elapsed() else 0.0
 
     @property
@@ -129,8 +139,9 @@ class ExecutionRun(Run):
     def fill(self, now: float) -> None:
         rate = f"{count(self.rows_per_second)} rows/s" if self.rows_per_second else ""
         rows = [operator.row() for operator in self.operators]
-        said = joined(seconds(self.elapsed(now)), rate) if rows else "nothing is executed yet"
-        self.subtitle, self.steps = self.engine, [("dim", said)]
+        state = joined(seconds(self.elapsed(now)), rate) if rows else "nothing is executed yet"
+        self.subtitle = self.engine
+        self.steps = [("dim", state)]
         self.tables = [Table(list(_HEAD), rows, widths=list(_HEAD.values()))] if rows else []
         self.result = joined(f"{self.rows:,} rows", rate) if rows else "nothing was executed here"
         self.notes = [self._on_deaths()] if self.deaths else []
@@ -146,13 +157,13 @@ class Follower(ExecutionCallback):
     """Tells the panel that is open how far one execution is. Ray Data makes one for each, by its name."""
 
     def before_execution_starts(self, executor: Any) -> None:
-        operators = [op for op in executor._topology if type(op).__name__ != "InputDataBuffer"]
-        self._pairs = [(OperatorState(op.name), op) for op in operators]
-        self._panel, self._next = DataPanel.current(), 0.0
+        self._pairs = [(OperatorState(op.name), op) for op in _ray.operators_of(executor)]
+        self._panel = DataPanel.current()
+        self._next = 0.0
         self._ended_before = ends.exit_codes().keys()
         if self._panel is not None:
             with self._panel.update() as run:
-                run.operators += [known for known, _ in self._pairs]
+                run.operators += [state for state, _ in self._pairs]
             self.on_execution_step(executor)
 
     def after_execution_succeeds(self, executor: Any, error: Exception | None = None) -> None:
@@ -164,18 +175,20 @@ class Follower(ExecutionCallback):
         now = time.monotonic()
         if self._panel is None or self._panel.state.over:
             return
-        for known, op in self._pairs:  # at every step: a peak may be short
-            known.memory_peak = max(known.memory_peak, op.metrics.obj_store_mem_used)
-        used = sum(op.metrics.obj_store_mem_used for _, op in self._pairs)
+        used = 0
+        for state, op in self._pairs:  # at every step: a peak may be short
+            memory = op.metrics.obj_store_mem_used
+            state.memory_peak = max(state.memory_peak, memory)
+            used += memory
         if now < self._next and not last and used <= self._panel.state.memory_peak:
             return
         self._next = now + _EVERY
         with self._panel.update() as run:
-            for known, op in self._pairs:
-                known.update(op, last=last)
+            for state, op in self._pairs:
+                state.update(op, last=last)
             codes = ends.exit_codes()
-            ended = [code for pid, code in codes.items() if pid not in self._ended_before]
-            run.deaths = [code for code in ended if code not in _ORDERLY]
+            new = [code for pid, code in codes.items() if pid not in self._ended_before]
+            run.deaths = [code for code in new if code not in _ORDERLY]
             run.sample()
 
 
@@ -186,12 +199,13 @@ class DataPanel(LivePanel):
     """
 
     exclusive = True
+    state: ExecutionRun
 
     def new_state(self) -> ExecutionRun:
         return ExecutionRun(self._name)
 
     def plot_memory(self) -> "Figure":
-        """The bytes in the object store over time, and a line at all that passed through it."""
+        """Draw the bytes in the object store over time, and a line at all that passed through it."""
         import matplotlib.pyplot as plt
 
         with plt.rc_context(figure_style()):
@@ -217,22 +231,30 @@ class DataPanel(LivePanel):
             quiet(level)
 
     def failure_text(self, error: BaseException) -> str:
-        of_ray = isinstance(error, ray.exceptions.RayError)
-        if of_ray and ends.is_an_end(str(error)):
+        if not isinstance(error, ray.exceptions.RayError):
+            return super().failure_text(error)
+        if ends.is_an_end(str(error)):
             return f"a worker process is gone: {ends.how_it_ended(str(error))}"
-        return tracebacks.shorten_text(_cause(error)) if of_ray else super().failure_text(error)
+        return tracebacks.shorten_text(_cause(error))
 
     def translate(self, error: BaseException) -> BaseException | None:
-        modules = (f.f_globals.get("__name__", "") for f, _ in traceback.walk_tb(error.__traceback__))
-        of_data = any(name.startswith("ray.data.") for name in modules)
-        if not of_data and not isinstance(error, ray.exceptions.RayError):
+        if isinstance(error, ray.exceptions.RayError):
+            text = _cause(error)
+        elif _of_ray_data(error):
+            text = tracebacks.formatted(error)
+        else:
             return None
-        text = _cause(error) if isinstance(error, ray.exceptions.RayError) else tracebacks.formatted(error)
         return RunFailed(f"finish {self.state.name!r}", self.state.failures[-1].message, _fix(text))
 
 
+def _of_ray_data(error: BaseException) -> bool:
+    """Return whether code of Ray Data raised an exception, or let it pass."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__", "").startswith("ray.data.") for frame in frames)
+
+
 def _cause(error: BaseException) -> str:
-    """What happened in the worker: Ray Data appends an exception of its own, with advice."""
+    """Return what happened in the worker: Ray Data appends an exception of its own, with advice."""
     text = _NOTES.sub("", str(error))
     return text.rpartition(_CAUSE)[0] or text
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from markupsafe import Markup
 
 from labkit.display import cards
+from labkit.display.formatting import plural
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,15 @@ class Diagnosis:
         """The diagnosis in one sentence."""
         if not self.ok:
             return f"{self.bad}: fix the lines with [FIX]."
-        todo = sum(not finding.ok for finding in self.findings)
-        return self.good + (f"; {todo} line{'s' if todo > 1 else ''} could be better." if todo else ".")
+        to_fix = sum(not finding.ok for finding in self.findings)
+        if to_fix:
+            return f"{self.good}; {plural(to_fix, 'line')} could be better."
+        return f"{self.good}."
 
     def as_json(self) -> str:
-        """One JSON object: ``ok`` and ``findings``, each with the fields of a `Finding`."""
-        return json.dumps({"ok": self.ok, "findings": [asdict(one) for one in self.findings]}, indent=1)
+        """Return one JSON object: ``ok`` and ``findings``, each with the fields of a `Finding`."""
+        findings = [asdict(finding) for finding in self.findings]
+        return json.dumps({"ok": self.ok, "findings": findings}, indent=1)
 
     def say(self, *, as_json: bool) -> int:
         """Print it, for a person or a program, and return the exit status: 0 if nothing blocks."""
@@ -57,11 +61,15 @@ class Diagnosis:
         return "\n".join([*map(str, self.findings), self.verdict])
 
     def _repr_html_(self) -> str:
-        kind = "ok" if all(finding.ok for finding in self.findings) else "wait" if self.ok else "bad"
         rows = []
-        for one in self.findings:
-            mark = cards.mark("ok", "[OK]") if one.ok else cards.mark("bad", "[FIX]")
-            fix = cards.NOTHING if one.ok else Markup("<br><code>{}</code>").format(one.fix)
-            rows.append((mark, one.topic, Markup("{}{}").format(one.text, fix)))
+        for finding in self.findings:
+            if finding.ok:
+                rows.append((cards.mark("ok", "[OK]"), finding.topic, finding.text))
+            else:
+                text = Markup("{}<br><code>{}</code>").format(finding.text, finding.fix)
+                rows.append((cards.mark("bad", "[FIX]"), finding.topic, text))
+        kind = "ok" if self.ok else "bad"
+        if self.ok and not all(finding.ok for finding in self.findings):
+            kind = "wait"
         table = cards.table(("", "topic", "found"), rows)
         return str(cards.card("Doctor", (kind, self.verdict), cards.rule(table)))

@@ -1,8 +1,17 @@
 """The lab's errors: each says what was attempted, the fact that stopped it, and the fix.
 
-    raise LabError("start 4 workers", "the cluster has 2 CPUs", "num_workers=2, or lab.add_node(cpus=2)")
+    raise NoRoom("start 4 workers", "the cluster has 2 CPUs", "num_workers=2, or lab.add_node(cpus=2)")
 
 A notebook shows these three lines and no traceback: the cause is in the reader's call, not in the lab.
+A program that catches one decides by its class, because texts change:
+
+    LabError
+    ├── BadInput      an argument, a setting or a name that can't be right
+    ├── NoRoom        more CPUs, GPUs, memory or disk than there is
+    ├── NotReachable  a cluster or a store that doesn't answer, fails, or refuses a key or a token
+    ├── Damaged       a file that isn't what was once written
+    ├── RunStopped    the reader stopped it
+    └── RunFailed     the reader's code or the engine raised
 """
 
 import importlib.util
@@ -25,8 +34,24 @@ class LabError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+class BadInput(LabError):
+    """An argument, a setting or a name can't be right; nothing was started."""
+
+
+class NoRoom(LabError):
+    """More CPUs, GPUs, memory or disk were asked for than there are, so waiting would not help."""
+
+
+class NotReachable(LabError):
+    """A cluster or a store doesn't answer, fails, or refuses what is shown to it: a key, a token, a right."""
+
+
+class Damaged(LabError):
+    """A file isn't what was once written: cut off, or changed by another program."""
+
+
 class RunFailed(LabError):
-    """A training ended with an exception, of the learner's code or of the engine. The panel shows it."""
+    """A run ended with an exception, of the learner's code or of the engine. The panel shows it."""
 
 
 class RunStopped(LabError):
@@ -40,10 +65,10 @@ class RunStopped(LabError):
 
 
 def expect_int(attempt: str, name: str, value: object, *, least: int = 1) -> None:
-    """Raise a `LabError` unless `value` is a whole number from `least` on."""
+    """Raise `BadInput` unless `value` is a whole number from `least` on."""
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         fact = f"{name}={value!r} is not a whole number from {least} on"
-        raise LabError(attempt, fact, f"for example {name}={least + 1}")
+        raise BadInput(attempt, fact, f"for example {name}={least + 1}")
 
 
 def expect_installed(attempt: str, *modules: str) -> None:

@@ -59,15 +59,15 @@ def private_file(path: Path | str, content: str) -> bool:
     return True
 
 
-def json_object(text: str | bytes, kinds: Mapping[str, type] | None = None) -> dict[str, Any]:
-    """The JSON object in `text`; a ValueError says that it is damaged, or a value is not of its kind."""
+def json_object(text: str | bytes, types: Mapping[str, type] | None = None) -> dict[str, Any]:
+    """Read the JSON object in `text`; a ValueError says that it is damaged, or a value has another type."""
     try:
         values = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(values, dict):
         raise ValueError(f"it is no object but a {type(values).__name__}")
-    for name, kind in (kinds or {}).items():
-        if not isinstance(values.get(name, kind()), kind):
-            raise ValueError(f"its {name} is {values[name]!r:.80}, and {kind} is expected")
+    for name, expected in (types or {}).items():
+        if not isinstance(values.get(name, expected()), expected):
+            raise ValueError(f"its {name} is {values[name]!r:.80}, and {expected} is expected")
     return values

@@ -94,9 +94,13 @@ def alone(path: Path, *, seconds: float, check: Callable[[], None], attempt: str
     """Hold a lock file: one process of a home starts something; the others wait, and then find it."""
     from filelock import FileLock, Timeout
 
+    def is_cancelled() -> bool:
+        check()  # raises if the reader has interrupted
+        return False
+
     lock = FileLock(path, timeout=seconds)
     try:
-        lock.acquire(cancel_check=check)
+        lock.acquire(cancel_check=is_cancelled)
     except Timeout:
         fact = f"another process has been starting it for {seconds:.0f} s"
         raise LabError(attempt, fact, "python -m labkit stop, and start again") from None

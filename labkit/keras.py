@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError
 
 __all__ = ["PanelCallback"]
 
@@ -20,7 +20,7 @@ _Logs = dict[str, Any] | None
 
 
 def _callback_class() -> type:
-    """The base class of callbacks in the Keras that this process uses."""
+    """Return the base class of callbacks in the Keras that this process uses."""
     # With TF_USE_LEGACY_KERAS, `tensorflow.keras` is Keras 2. On torch and JAX there may be no TensorFlow.
     is_legacy = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
     try:
@@ -32,7 +32,7 @@ def _callback_class() -> type:
     return keras.callbacks.Callback
 
 
-class PanelCallback(_callback_class()):
+class PanelCallback(_callback_class()):  # type: ignore[misc]  # which Keras it is, is known only here
     """Tells the panel of the batches and epochs of a ``fit``, in any process; nothing without a panel.
 
     The seconds in which Keras waits for data are inside its step, and count as training.
@@ -50,16 +50,18 @@ class PanelCallback(_callback_class()):
 
     def __init__(self, *, rows_per_step: int | None = None, report: dict[str, str] | None = None) -> None:
         super().__init__()
-        self._rows_per_step, self._report = rows_per_step, report or {}
+        self._rows_per_step = rows_per_step
+        self._report = report or {}
         self._panel: Any = None  # the `Follower` of the loop that calls `fit`
 
     def on_train_begin(self, logs: _Logs = None) -> None:
-        workers = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [0])
+        config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+        workers = config.get("cluster", {}).get("worker", [0])
         strategy = getattr(self.model, "distribute_strategy", None)  # only TensorFlow's backend has one
         if strategy is not None and strategy.num_replicas_in_sync < len(workers):
             fact = "it was built outside of the strategy's scope: every worker would train a model of its own"
             fix = "with strategy.scope(): model = …; model.compile(…)"
-            raise LabError(f"train one model in {len(workers)} workers", fact, fix)
+            raise BadInput(f"train one model in {len(workers)} workers", fact, fix)
         hooks = sys.modules.get("labkit.worker.hooks")  # where a panel follows, it is imported
         self._panel = None if hooks is None else hooks.current()
 
@@ -78,16 +80,18 @@ class PanelCallback(_callback_class()):
             self._panel.end_epoch()  # what follows is `fit`'s validation
 
     def on_epoch_end(self, epoch: int, logs: _Logs = None) -> None:
-        if self._panel is not None:
-            self._panel.end_epoch()
-        if self._panel is not None and self._report:
+        if self._panel is None:
+            return
+        self._panel.end_epoch()
+        if self._report:
             # Without validation data, or with `validation_freq=2`, an epoch has no val_accuracy.
-            metrics = {name: logs[theirs] for name, theirs in self._report.items() if theirs in (logs or {})}
+            logs = logs or {}
+            metrics = {name: logs[theirs] for name, theirs in self._report.items() if theirs in logs}
             self._panel.report({"epoch": epoch, **metrics})
 
 
 def _added_up(model: Any) -> int:
-    """The number of replicas whose values Keras 2 adds up in a step's logs (an epoch's logs are means).
+    """Return the number of replicas whose values Keras 2 adds up in a step's logs (an epoch's are means).
 
     Each replica's value is a mean already: with two workers an accuracy of 0.9 is logged as 1.8. See
     ``reduce_per_replica`` in tf_keras.

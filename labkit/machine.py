@@ -32,34 +32,42 @@ _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 
 
 def cores() -> float:
-    """Cores that this process may use: the fewer of its affinity and its container's quota."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = [re.match(r"(\d+) (\d+)", _read(folder / "cpu.max")) for folder in _cgroups()]
-    return min([float(allowed), *(int(one[1]) / int(one[2]) for one in quotas if one)])
+    """Return the cores that this process may use: the fewer of its affinity and its container's quota."""
+    cores = float(os.cpu_count() or 1)
+    if hasattr(os, "sched_getaffinity"):
+        cores = float(len(os.sched_getaffinity(0)))
+    for folder in _cgroups():
+        limit = re.match(r"(\d+) (\d+)", _read(folder / "cpu.max"))  # microseconds in each period
+        if limit:
+            cores = min(cores, int(limit[1]) / int(limit[2]))
+    return cores
 
 
 def memory() -> tuple[int, int]:
-    """(total, available) bytes, as the container allows."""
+    """Return the total and the available bytes of memory, as the container allows."""
     host = psutil.virtual_memory()
-    total, available = host.total, host.available
+    total = host.total
+    available = host.available
     for folder in _cgroups():
-        limit, used = _read(folder / "memory.max"), _read(folder / "memory.current")
+        limit = _read(folder / "memory.max")
+        used = _read(folder / "memory.current")
         if limit.isdigit() and used.isdigit() and int(limit) < total:
             # The kernel counts cached files as used, and drops them when memory is needed.
             cached = int(_match(r"(?m)^inactive_file (\d+)$", _read(folder / "memory.stat")) or 0)
-            total, available = int(limit), max(0, min(available, int(limit) - int(used) + cached))
+            total = int(limit)
+            available = max(0, min(available, total - int(used) + cached))
     return total, available
 
 
 def _cgroups() -> list[Path]:
-    """The cgroup of this process and those above it, whose limits count as well (cgroup v2)."""
+    """Return the cgroup of this process and those above it, whose limits count as well (cgroup v2)."""
     own = _match(r"(?m)^0::(/.*)$", _read(Path("/proc/self/cgroup"))) or "/"
     folder = _CGROUP / own.strip("/")
-    return [one for one in (folder, *folder.parents) if one.is_relative_to(_CGROUP)]
+    return [path for path in (folder, *folder.parents) if path.is_relative_to(_CGROUP)]
 
 
 def shared_memory() -> int | None:
-    """Free bytes of ``/dev/shm``, where Ray keeps its object store; None where there is none (macOS)."""
+    """Return the free bytes of ``/dev/shm``, where Ray keeps its object store; None on macOS, without one."""
     with contextlib.suppress(OSError):
         return shutil.disk_usage("/dev/shm").free
     return None
@@ -67,8 +75,9 @@ def shared_memory() -> int | None:
 
 @cache
 def gpus() -> tuple[str, ...]:
-    """Names of the NVIDIA GPUs; empty without a driver."""
-    if files := sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+    """Return the names of the NVIDIA GPUs; empty without a driver."""
+    files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    if files:
         return tuple(_match(r"Model:\s*(.+)", _read(file)) or "NVIDIA GPU" for file in files)
     # A GPU below Windows (WSL) has no /proc entry. The driver's program may take a second.
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -79,7 +88,7 @@ def gpus() -> tuple[str, ...]:
 
 
 def visible_gpus() -> int:
-    """How many NVIDIA GPUs this process may use: those that CUDA_VISIBLE_DEVICES leaves of `gpus`."""
+    """Count the NVIDIA GPUs that this process may use: those that CUDA_VISIBLE_DEVICES leaves of `gpus`."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return len(gpus())
@@ -89,12 +98,12 @@ def visible_gpus() -> int:
 
 
 def rclone() -> str | None:
-    """Path of ``rclone``, which serves S3. pip installs it next to python, which may not be on the PATH."""
+    """Return the path of ``rclone``, which serves S3; pip installs it next to python, maybe off the PATH."""
     return shutil.which("rclone", path=str(Path(sys.executable).parent)) or shutil.which("rclone")
 
 
 def loopback_problem() -> str:
-    """Why 127.0.0.1 cannot be used; empty if it can."""
+    """Return why 127.0.0.1 cannot be used; empty if it can."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=2).close()
@@ -104,10 +113,12 @@ def loopback_problem() -> str:
 
 
 def free_port(wanted: int = 0) -> int:
-    """A port of loopback that is free: `wanted` if possible, else one at random."""
+    """Return a port of loopback that is free: `wanted` if possible, else one at random."""
     # Not by the generator that a notebook has seeded: each of its starts would try the same ports.
-    tried = random.SystemRandom().sample(_PORTS, 20)
-    for port in [wanted, *tried] if wanted else tried:
+    ports = random.SystemRandom().sample(_PORTS, 20)
+    if wanted:
+        ports.insert(0, wanted)
+    for port in ports:
         with contextlib.suppress(OSError):
             return _bound(port)
     return _bound(0)  # or the error of the system
@@ -122,7 +133,7 @@ def _bound(port: int) -> int:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of Python and of the engines that are installed; nothing is imported."""
+    """Return the versions of Python and of the engines that are installed; nothing is imported."""
     versions = {"python": platform.python_version()}
     for package in _ENGINES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -131,7 +142,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def this_host() -> dict[str, Any]:
-    """What a time depends on, without the machine's name: cpus, cpu, memory_gib, platform, gpus."""
+    """Describe what times depend on, without the machine's name: cpus, cpu, memory_gib, platform, gpus."""
     cpus = cores()
     return {
         "cpus": int(cpus) if cpus.is_integer() else cpus,
@@ -143,7 +154,7 @@ def this_host() -> dict[str, Any]:
 
 
 def host_id() -> str:
-    """Identifies the machine or container that this process is on: six characters, others after each boot.
+    """Identify the machine or container that this process is on: six characters, others after each boot.
 
     Several of them may share a home. A process can be signalled and reached on loopback only from the same
     boot, pid namespace and network namespace.
@@ -156,7 +167,7 @@ def host_id() -> str:
 
 
 def boot_id() -> str:
-    """Identifies this boot of the machine; "" on macOS, which has no such id."""
+    """Identify this boot of the machine; "" on macOS, which has no such id."""
     return _read(Path("/proc/sys/kernel/random/boot_id"))
 
 
@@ -167,5 +178,5 @@ def _read(path: Path) -> str:
 
 
 def _match(pattern: str, text: str) -> str | None:
-    found = re.search(pattern, text)
-    return found[1].strip() if found else None
+    match = re.search(pattern, text)
+    return match[1].strip() if match else None

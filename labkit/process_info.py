@@ -14,20 +14,21 @@ from labkit import machine
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """Identifies the process that has `pid` now, because pids are reused: `pid`, `created`, `boot`.
+    """Identify the process that has `pid` now, because pids are reused: by `pid`, `created` and `boot`.
 
     `created` is in seconds since the boot, because the wall clock may be adjusted at any time. Empty if no
     process with that pid runs.
     """
     with contextlib.suppress(psutil.Error):
-        if not has_ended(process := psutil.Process(pid)):
+        process = psutil.Process(pid)
+        if not has_ended(process):
             created = process.create_time() - psutil.boot_time()  # psutil adds the time of the boot
             return {"pid": pid, "created": created, "boot": machine.boot_id()}
     return {}
 
 
 def memory(process: psutil.Process) -> int:
-    """Bytes of memory of a process, 0 if it has ended. Takes some milliseconds.
+    """Return the bytes of memory of a process, 0 if it has ended. Takes some milliseconds.
 
     A page that n processes share counts as 1/n of a page (PSS), so that a sum over forked processes is what
     they use together. Without PSS, as on macOS, shared pages are left out (USS).
@@ -39,16 +40,18 @@ def memory(process: psutil.Process) -> int:
 
 
 def listening(pid: int) -> set[tuple[int, bool]]:
-    """(TCP port, whether only this machine reaches it) for each socket on which a process listens."""
+    """Return (TCP port, whether only this machine reaches it) for each socket on which a process listens."""
+    ports = set()
     with contextlib.suppress(psutil.Error):
-        sockets = psutil.Process(pid).net_connections("tcp")
-        addresses = [one.laddr for one in sockets if one.status == psutil.CONN_LISTEN]
-        return {(a.port, a.ip.removeprefix("::ffff:").startswith(("127.", "::1"))) for a in addresses}
-    return set()
+        for connection in psutil.Process(pid).net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN:
+                address = connection.laddr.ip.removeprefix("::ffff:")
+                ports.add((connection.laddr.port, address.startswith(("127.", "::1"))))
+    return ports
 
 
 def program_name(process: psutil.Process) -> str:
-    """The program of a process; of a Python process, the script or module. "gone" if it has ended."""
+    """Return the program of a process; of a Python process, the script or module; "gone" if it has ended."""
     with contextlib.suppress(psutil.Error):
         command = process.cmdline()[1:]
         if not process.name().startswith("python") or "-c" in command:
@@ -56,26 +59,31 @@ def program_name(process: psutil.Process) -> str:
         if "-m" in command[:-1]:
             module = command[command.index("-m") + 1].removesuffix(".server")
             return module.rpartition(".")[2] if module.startswith("labkit.") else module
-        return next((Path(part).stem for part in command if not part.startswith("-")), process.name())
+        for argument in command:
+            if not argument.startswith("-"):
+                return Path(argument).stem
+        return process.name()
     return "gone"
 
 
 def listening_folders(processes: Iterable[psutil.Process]) -> set[Path]:
-    """The temporary folders of Python's `multiprocessing` in which processes listen.
+    """Return the temporary folders of Python's `multiprocessing` in which processes listen.
 
     Ray's dashboard has some. Python removes a folder when its process exits, and not when it is terminated.
     """
-    found: set[Path] = set()
+    folders: set[Path] = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
-            found |= {Path(one.laddr or ".").parent for one in process.net_connections("unix")}
-    return {folder for folder in found if folder.name.startswith("pymp-")}
+            sockets = process.net_connections("unix")
+            folders.update(Path(socket.laddr or ".").parent for socket in sockets)
+    return {folder for folder in folders if folder.name.startswith("pymp-")}
 
 
 def terminate(processes: list[psutil.Process], *, grace: float) -> None:
     """Send SIGTERM, and after `grace` seconds SIGKILL (0: SIGKILL at once). This process is left out."""
     others = [process for process in processes if process.pid != os.getpid() and process.is_running()]
-    for number in (signal.SIGTERM, signal.SIGKILL) if grace else (signal.SIGKILL,):
+    signals = [signal.SIGTERM, signal.SIGKILL] if grace else [signal.SIGKILL]
+    for number in signals:
         for process in others:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)
@@ -88,12 +96,12 @@ def terminate(processes: list[psutil.Process], *, grace: float) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether this process still runs, and its pid isn't another one's by now. A zombie does not run."""
+    """Return whether this process still runs, and its pid isn't another's by now. A zombie does not run."""
     return process.is_running() and not has_ended(process)
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether the process is gone, or a zombie."""
+    """Return whether the process is gone, or a zombie."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:

@@ -17,7 +17,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError
 
 PACKAGE_ROOT = Path(__file__).resolve().parent
 # Packages whose frames aren't the reader's, and which a cluster elsewhere gets. `course` adds itself.
@@ -28,13 +28,16 @@ OTHER_HOME = "export LABKIT_HOME=/path/of/a/folder/that/you/can/write"
 DATASETS = ("digits", "mnist")
 
 _PANELS = {name: name for name in ("auto", "widgets", "text", "none")}
-_FLAGS = {"1": True, "true": True, "yes": True, "on": True}
-_FLAGS |= {"0": False, "false": False, "no": False, "off": False}
-_URL, _EXAMPLE = r"https?://[^/\s]+\S*", "an address as in http://127.0.0.1:9000"
+_FLAGS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+_URL = r"https?://[^/\s]+\S*"
+_EXAMPLE = "an address as in http://127.0.0.1:9000"
 
 
 def default_home() -> Path:
-    """``.labkit`` in the checkout, whatever the current folder, or in the user's home if it is read-only."""
+    """Return ``.labkit`` in the checkout, or in the user's home folder if the checkout is read-only."""
     if (CHECKOUT / "pyproject.toml").is_file() and os.access(CHECKOUT, os.W_OK):
         return CHECKOUT / ".labkit"
     return _path("~/.labkit")
@@ -72,8 +75,8 @@ def _setting(
     The variable's text is a key of `rule`, or matches it and is read by `read`. `allowed` is for the error.
     """
     allowed = allowed or f"one of {', '.join(rule)}"
-    about = {"variable": variable, "rule": rule, "allowed": allowed, "read": read}
-    return field(default=default, repr=not secret, metadata=about)
+    metadata = {"variable": variable, "rule": rule, "allowed": allowed, "read": read}
+    return field(default=default, repr=not secret, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +115,11 @@ class Settings:
         if env is None:
             env = os.environ
             _make_absolute(env)
-        texts = {one: str(env.get(one.metadata["variable"], "")).strip() for one in fields(cls)}
-        values = {one.name: _value(one, text) for one, text in texts.items() if text}
+        values = {}
+        for setting in fields(cls):
+            text = str(env.get(setting.metadata["variable"], "")).strip()
+            if text:
+                values[setting.name] = _value(setting, text)
         gpus = 0 if values.get("use_gpu") is False else machine.visible_gpus()
         if values.get("use_gpu") is None:
             values["use_gpu"] = gpus > 0
@@ -125,7 +131,7 @@ class Settings:
         """Return `settings`, or those of the environment if it is None; anything else is a `LabError`."""
         if settings is not None and not isinstance(settings, Settings):
             fact = f"settings is of type {type(settings).__name__}, and labkit.Settings or None is expected"
-            raise LabError("read the settings", fact, "settings=labkit.Settings(small=True)")
+            raise BadInput("read the settings", fact, "settings=labkit.Settings(small=True)")
         _make_absolute(os.environ)
         return cls.from_env() if settings is None else settings
 
@@ -140,7 +146,7 @@ class Settings:
             raise LabError("use the lab's home folder", fact, OTHER_HOME) from None
 
 
-VARIABLES: dict[str, str] = {one.name: one.metadata["variable"] for one in fields(Settings)}
+VARIABLES: dict[str, str] = {setting.name: setting.metadata["variable"] for setting in fields(Settings)}
 
 
 def _make_absolute(env: MutableMapping[str, str]) -> None:
@@ -151,16 +157,17 @@ def _make_absolute(env: MutableMapping[str, str]) -> None:
 
 
 def _value(setting: Field, text: str) -> Any:
-    """The value of a variable's text."""
-    variable, rule, allowed = (setting.metadata[name] for name in ("variable", "rule", "allowed"))
+    """Convert a variable's text to the value of its setting."""
+    variable = setting.metadata["variable"]
+    rule = setting.metadata["rule"]
     if isinstance(rule, Mapping) and text.lower() in rule:
         return rule[text.lower()]
     if isinstance(rule, str) and re.fullmatch(rule, text, re.DOTALL):
         return setting.metadata["read"](text)
     shown = repr(text)[:200] if setting.repr else "a text that is not shown"  # as in a repr
     fix = f"change it, or unset {variable}; docs/settings.md lists all settings"
-    fact = f"its value is {shown}, and it can be {allowed}"
-    raise LabError(f"use the setting {setting.name} ({variable})", fact, fix)
+    fact = f"its value is {shown}, and it can be {setting.metadata['allowed']}"
+    raise BadInput(f"use the setting {setting.name} ({variable})", fact, fix)
 
 
 @contextlib.contextmanager

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from labkit.errors import LabError, RunFailed, RunStopped
+from labkit.errors import BadInput, Damaged, LabError, NoRoom, NotReachable, RunFailed, RunStopped
 
 PARTS = ("start 4 workers", "the cluster has 2 CPUs", "lower num_workers to 2")
 
 
-@pytest.mark.parametrize("kind", [LabError, RunFailed, RunStopped])
+@pytest.mark.parametrize("kind", [BadInput, Damaged, LabError, NoRoom, NotReachable, RunFailed, RunStopped])
 def test_each_survives_its_way_between_processes(kind):
     again = pickle.loads(pickle.dumps(kind(*PARTS)))
     assert type(again) is kind and (again.attempt, again.fact, again.fix) == PARTS

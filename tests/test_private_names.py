@@ -16,26 +16,17 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, ResourceChangingScheduler
 
-from labkit.cluster import connection, ends
+from labkit import _jupyter, _ray, _spark, _tune
+from labkit.cluster import connection
 from labkit.local import nodes
-from labkit.tune import trials
 
-_DATA = "ray.data._internal.execution"
 _TRAIN = "ray.train.v2._internal"
 
 # {the file that uses them: {module:attribute: what is lost without it}}
 RAY = {
-    "labkit/cluster/connection.py": {
-        "ray._raylet:AuthenticationTokenLoader.instance": "the lab's token where ray is imported already",
-        "ray._raylet:Config.initialize": "the lab's settings where ray is imported already",
-    },
+    "labkit/_ray.py": _ray.NAMES,
     "labkit/local/nodes.py": {
         "ray.scripts.scripts:main": "`ray start` with another Python for its workers",
-    },
-    "labkit/cluster/ends.py": {
-        "ray._private.ray_logging:stdout_deduplicator.skip_re": "a worker's death in one line",
-        f"{_TRAIN}.execution.checkpoint.validation_manager:run_validation_fn": "the same, of a validation",
-        "ray.data._internal.execution.operators.map_operator:_map_task": "the same, of Ray Data's tasks",
     },
     "labkit/local/forkserver": {
         "ray.actor:ActorClassID.from_random": "forks: modules with actor classes draw ids at their import",
@@ -66,20 +57,7 @@ RAY = {
             "a rank that waits for a loader's process has no word for it"
         ),
     },
-    "labkit/data.py": {
-        f"{_DATA}.execution_callback:ExecutionCallback.on_execution_step": "the panel of Ray Data",
-        "ray.data.context:EXECUTION_CALLBACKS_ENV_VAR": "the panel of Ray Data",
-        f"{_DATA}.operators.input_data_buffer:InputDataBuffer": "a row without work in the panel's table",
-        f"{_DATA}.interfaces.physical_operator:PhysicalOperator.get_stats": "task seconds in the table",
-    },
-    "labkit/tune/trials.py": {
-        "ray.air.execution.resources.placement_group:remove_placement_group": "CPUs that Ray loses",
-        "ray.train._internal.storage:StorageContext.experiment_driver_staging_path": "files of a sweep",
-        "ray.tune.experiment:Trial.error_file": "why a trial failed",
-        "ray.tune.result:AUTO_RESULT_KEYS": "Tune's own figures are listed among the metrics",
-        "ray.tune.result:DONE": "trials that were ended while paused count as finished",
-        "ray.tune.tune:_setup_signal_catching": "an interrupted sweep counts as finished",
-    },
+    "labkit/_tune.py": _tune.NAMES,
 }
 OTHERS = {
     "labkit/worker/hooks.py": {
@@ -109,19 +87,13 @@ OTHERS = {
     "lessons/recipes/plan_before_you_pay.py": {
         "torch.testing._internal.distributed.fake_pg:FakeStore": "the plan of 64 ranks; the recipe says more",
     },
-    "labkit/display/tracebacks.py": {
-        "IPython.core.compilerop:CachingCompiler.format_code_name": "the number of a cell in a traceback",
-    },
-    "labkit/spark/panel.py": {
-        "pyspark.ml.torch.distributor:TorchDistributor._train_on_dataframe": "its ranks are not followed",
-    },
+    "labkit/_jupyter.py": _jupyter.NAMES,
+    "labkit/_spark.py": _spark.NAMES,
 }
 NAMES = {name: (file, lost) for file, names in (RAY | OTHERS).items() for name, lost in names.items()}
 
 # Texts in Ray's own files that the lab looks for.
 TEXTS = {
-    "core/generated/gcs_service_pb2_grpc.py": connection._HEAD,
-    "core/generated/ray_client_pb2_grpc.py": connection._CLIENTS,
     "scripts/scripts.py": '"Local node IP"',
     "_private/node.py": nodes._TOO_BUSY,
     "core/src/ray/gcs/gcs_server": nodes._PORT_TAKEN[0],
@@ -129,22 +101,10 @@ TEXTS = {
     "dashboard/http_server_head.py": nodes._PORT_TAKEN[2],
     "_private/parameter.py": nodes._PORT_TAKEN[3],
     "_private/workers/setup_worker.py": "exec_worker",
-    "data/_internal/logging.py": "RAY_DATA_LOG_LEVEL",
 }
 # Phrases, by the files of Ray that have them: the file of labkit that looks for them, and what is lost.
-_GCS, _RAYLET = "core/src/ray/gcs/gcs_server", "core/src/ray/raylet/raylet"
 _CHECKPOINTS = "train/v2/_internal/execution/checkpoint/checkpoint_manager.py"
 PHRASES = {
-    **{
-        (file, phrase): ("labkit/cluster/ends.py", "how a process ended")
-        for file, phrases in {
-            _GCS: ("worker process has died", "is dead because", "node has died", "Worker exit detail: "),
-            _RAYLET: (ends.LOW_MEMORY, "connection error code"),
-            "_raylet.so": ("exits with an exit code ",),
-            "exceptions.py": ("died unexpectedly", "executing this task", "\\tpid: {cause.pid}"),
-        }.items()
-        for phrase in phrases
-    },
     **{
         (_CHECKPOINTS, key): ("labkit/train/callbacks.py", "`reported_checkpoints`")
         for key in (
@@ -161,7 +121,6 @@ PHRASES = {
         "labkit/train/callbacks.py",
         "`reported_checkpoints`",
     ),
-    (_RAYLET, "A worker died or was killed"): ("labkit/cluster/ends.py", "a death in one line"),
     ("train/v2/_internal/exceptions.py", "self.health_check_failure = "): (
         "labkit/train/callbacks.py",
         "which rank is gone",
@@ -175,26 +134,9 @@ PHRASES = {
         "labkit/train/hang.py",
         "which thread runs the loop",
     ),
-    ("data/_internal/execution/streaming_executor.py", "self._topology"): (
-        "labkit/data.py",
-        "the operators of an execution",
-    ),
-    ("data/block.py", "exec_stats"): ("labkit/data.py", "task seconds in the panel's table"),
-    ("exceptions.py", "Original exception:\\n"): (
-        "labkit/tune/trials.py",
-        "the words for an exception that can't be unpickled",
-    ),
-    ("tune/execution/tune_controller.py", "did not include the "): (
-        "labkit/tune/trials.py",
-        "which metrics there are, where the one that is compared is missing",
-    ),
+    **{place: ("labkit/_ray.py", lost) for place, lost in _ray.TEXTS.items()},
+    **{place: ("labkit/_tune.py", lost) for place, lost in _tune.TEXTS.items()},
 }
-# What a running pipeline's operators measure.
-MEASURES = (
-    "obj_store_mem_used", "row_outputs_taken", "block_outputs_taken", "bytes_outputs_taken",
-    "num_tasks_running", "num_tasks_finished", "task_submission_backpressure_time",
-    "task_output_backpressure_time_s",
-)  # fmt: skip
 
 
 def gone(name: str, file: str, lost: str) -> str:
@@ -210,12 +152,12 @@ def test_is_still_there(name):
         pytest.fail(gone(name, *NAMES[name]))
 
 
-@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("measure", _ray.MEASURES)
 def test_ray_datas_operators_still_measure(measure):
-    name = f"{_DATA}.interfaces.op_runtime_metrics:OpRuntimeMetrics"
+    name = "ray.data._internal.execution.interfaces.op_runtime_metrics:OpRuntimeMetrics"
     metrics = pkgutil.resolve_name(name)
     known = {*metrics.__dataclass_fields__, *dir(metrics)}
-    assert measure in known, gone(f"{name}.{measure}", "labkit/data.py", "a column of DataPanel")
+    assert measure in known, gone(f"{name}.{measure}", "labkit/_ray.py", "a column of DataPanel")
 
 
 @pytest.mark.parametrize("path", TEXTS)
@@ -272,6 +214,6 @@ def test_tune_still_has_what_only_its_objects_show(tmp_path):
     names = ("execution.tune_controller", "tune", "utils.util", "logger.logger", "experiment.trial")
     names += ("analysis.experiment_analysis",)
     sources = [inspect.getsource(importlib.import_module(f"ray.tune.{name}")) for name in names]
-    texts = [trials.STATE_FILES, "Failure # ", *trials._NOISE]
+    texts = [_tune.STATE_FILES, _tune.FAILURE, *_tune.NOISE]
     missing += [text for text in texts if not any(text in source for source in sources)]
-    assert not missing, gone(str(missing), "labkit/tune/trials.py", "details of a sweep")
+    assert not missing, gone(str(missing), "labkit/_tune.py", "details of a sweep")

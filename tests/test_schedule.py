@@ -31,7 +31,8 @@ def ring(rank, world, values):
     started = yield start(all_reduce(values[rank]))
     mine = yield reduce_scatter(values[rank])
     gathered = yield all_gather(mine)
-    return whole, (yield wait(started)), gathered
+    of_all = yield all_reduce(values[rank], group=[])  # as without a group
+    return whole, (yield wait(started)), gathered, of_all
 
 
 def test_a_ring_and_the_collectives_have_the_sum_on_simulated_and_on_real_ranks():

@@ -41,7 +41,7 @@ PARTS = {  # of the table of contents
         "docs/clusters/README.md",
         "docs/fast-start.md",
     ],
-    "Reference": ["docs/glossary.md", "docs/api.md", "docs/security.md"],
+    "Reference": ["docs/glossary.md", "docs/api.md", "docs/what-changes.md", "docs/security.md"],
     "Teaching": ["docs/teaching/README.md", "docs/teaching/[0-9]*.md"],
     "The project": [
         "CONTRIBUTING.md",

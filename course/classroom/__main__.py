@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from course.classroom import grading, results, sharing
 from course.classroom.page import board
@@ -25,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m course.classroom", description="What a class and its teacher use."
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    place = {"help": "a folder, or the address of a bucket: https://host:9000/bucket"}
+    place: dict[str, Any] = {"help": "a folder, or the address of a bucket: https://host:9000/bucket"}
     found = {}
     for run in (_join, _leave, _show, _board, _results, _grade):
         name = run.__name__.removeprefix("_")
@@ -61,7 +62,7 @@ def _show() -> None:
     print(sharing.show())
 
 
-def _board(place: str, output: str, **options: float) -> None:
+def _board(place: str, output: str, **options: Any) -> None:
     """Write a page about everybody in the class, and renew it."""
     board(place, output, **options)
 

@@ -6,6 +6,7 @@ file, which ends with this kernel. No cell waits for the thread.
 """
 
 import contextlib
+import functools
 import json
 import subprocess
 import sys
@@ -62,12 +63,12 @@ class _Attendance:
             with contextlib.suppress(Exception):  # nothing of this may show up in a lesson
                 if (Settings.from_env().home / "class.json").exists():
                     found = {"runs": _latest_runs(), "doctor": _doctors_topics()}
-                    self._update(lambda content, found=found: self._add(content, found))
+                    self._update(functools.partial(self._add, found))
                     self._share()
             time.sleep(_PAUSE)
 
-    def _add(self, content: dict[str, Any], found: dict[str, Any]) -> None:
-        """Add the time since the cell before to the section of each cell."""
+    def _add(self, found: dict[str, Any], content: dict[str, Any]) -> None:
+        """Add what was found, and the time since the cell before to the section of each cell."""
         minutes = content.setdefault("minutes", {})
         while self._cells:
             source, ended = self._cells.popleft()
@@ -87,8 +88,9 @@ class _Attendance:
             # folder can take the place of one of Python's modules.
             command = [sys.executable, "-P", "-m", "course.classroom", "share"]
             with open(Settings.from_env().home / "class-problem", "w") as problem:
-                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": problem}
-                self._sharing = subprocess.Popen(command, **pipes)
+                self._sharing = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=problem
+                )
 
 
 _attendance = cache(_Attendance)  # one for this kernel

@@ -13,7 +13,7 @@ _TEXT = {"type": "string"}
 _NUMBER = {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12}
 _TEXTS = {"type": "array", "maxItems": _MOST, "items": _TEXT}
 _NUMBERS = {"type": "object", "maxProperties": _MOST, "additionalProperties": _NUMBER}
-_SECTION = {"type": "object", "required": ["name", "minutes"]}
+_SECTION: dict[str, Any] = {"type": "object", "required": ["name", "minutes"]}
 _SECTION["properties"] = {"name": _TEXT, "minutes": _NUMBER}
 _PARTS = {
     "nickname": _TEXT,

@@ -51,4 +51,4 @@ def read(notebooks: Path = NOTEBOOKS) -> Plan:
 
 def lesson_of(id: str) -> str:
     """The lesson of an exercise, a prediction, a run or a section: "03b" of "03b-2" or "03b Checkpoints"."""
-    return re.match(r"[^-\s]*", id)[0]
+    return re.split(r"[-\s]", id, maxsplit=1)[0]

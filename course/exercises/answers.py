@@ -58,15 +58,16 @@ def _dots(function: Any) -> int | None:
     """The first line of the source with a ``...``, or 0; None without source. ``if ...`` leaves no code."""
     try:
         lines, first = inspect.getsourcelines(function)
-        body = ast.parse(textwrap.dedent("".join(lines))).body[0].body
+        definition: Any = ast.parse(textwrap.dedent("".join(lines))).body[0]
+        body = definition.body
     except (OSError, TypeError, SyntaxError, AttributeError, IndexError):
         return None
     nodes = [node for statement in body for node in ast.walk(statement)]
     indices = [node.slice for node in nodes if isinstance(node, ast.Subscript)]
     meant = {id(one) for index in indices for one in getattr(index, "elts", ())}  # x[..., 0]
     dots = [node for node in nodes if isinstance(node, ast.Constant) and node.value is ...]
-    dots = [node.lineno for node in dots if id(node) not in meant]
-    return min(dots, default=1 - first) + first - 1
+    numbers = [node.lineno for node in dots if id(node) not in meant]
+    return min(numbers, default=1 - first) + first - 1
 
 
 def describe(value: Any) -> str:

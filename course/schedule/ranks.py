@@ -57,7 +57,8 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
     expect_int(attempt, "world", world)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    payload, answers, others = cloudpickle.dumps((program, args)), {}, set(multiprocessing.active_children())
+    payload, others = cloudpickle.dumps((program, args)), set(multiprocessing.active_children())
+    answers: dict[int, list[Any]] = {}
     died, deadline = False, time.monotonic() + _START + limit
     with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder, contextlib.ExitStack() as ends:
         with interrupts.held():  # a pool that is interrupted while it starts leaves its processes
@@ -133,7 +134,9 @@ def _watch_parent() -> None:
 
 def _end_with_parent() -> None:
     """End this process when the one that started it is gone."""
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
     os._exit(0)
 
 
@@ -141,7 +144,8 @@ class _Answering:
     """Runs a generator, and answers each of its yields by torch.distributed."""
 
     def __init__(self, generator: Generator) -> None:
-        self.generator, self.doing = generator, ""
+        self.generator: Any = generator
+        self.doing = ""
         self.messages: Counter[tuple] = Counter()  # of each ("send" or "recv", rank)
         self.groups: dict[tuple | None, Any] = {None: None}
         self.started: list[Finish] = []
@@ -205,7 +209,7 @@ class _Answering:
         import torch
         import torch.distributed as dist
 
-        if op.group not in self.groups:
+        if op.group is not None and op.group not in self.groups:
             self.groups[op.group] = dist.new_group(list(op.group), use_local_synchronization=True)
         group, mine = self.groups[op.group], torch.from_numpy(np.ascontiguousarray(op.array))
         options, world = {"group": group, "async_op": True}, dist.get_world_size(group)

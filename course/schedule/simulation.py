@@ -34,7 +34,7 @@ class Event:
     posted: float
     line: int
     begin: float = 0.0
-    end: float | None = None
+    end: float = None  # type: ignore[assignment]  # until then
     mb: float = 0.0
     value: Any = field(default=None, repr=False)  # what `yield` returns, until it has done so
     waited: bool = False  # or is about to be waited for
@@ -123,6 +123,7 @@ class _Simulation:
         self.results: list[Any] = [None] * world
         self.running = set(range(world))
         self.waiting: dict[int, Event] = {}
+        self.queue: list[tuple[float, int, int, Event | None]]
         self.queue, self.order = [(0.0, rank, rank, None) for rank in range(world)], itertools.count(world)
         self.open: dict[tuple, deque[Event]] = defaultdict(deque)  # messages and collectives that lack a side
         self.calls: Counter[tuple] = Counter()  # collectives of each (rank, group)
@@ -175,6 +176,7 @@ class _Simulation:
 
     def _explain(self, rank: int, error: Exception) -> None:
         """Say where a program raised, and why if that is a mistake with this simulator."""
+        assert error.__traceback__ is not None
         where = traceback.extract_tb(error.__traceback__.tb_next)[0]
         line = f"in line {where.lineno}" + f", `{where.line}`" * bool(where.line)
         if "read-only" in str(error):

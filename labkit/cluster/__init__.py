@@ -13,7 +13,7 @@ from pathlib import Path
 from labkit import interrupts
 from labkit.cluster.capacity import Node
 from labkit.cluster.handle import Cluster
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError
 from labkit.settings import absolute
 
 __all__ = ["Cluster", "Node", "connect", "current", "peek"]
@@ -34,9 +34,10 @@ def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
     Raises:
         LabError: nothing answers, or the token is not the cluster's.
     """
-    attempt, running = f"connect to {address!r}", left_or_running()
+    attempt = f"connect to {address!r}"
+    running = left_or_running()
     if not isinstance(address, str) or not address:
-        raise LabError(attempt, "that is not an address", 'for example connect("10.0.0.7:6379")')
+        raise BadInput(attempt, "that is not an address", 'for example connect("10.0.0.7:6379")')
     if running is not None:
         if running.address == address:
             reconnect(running)
@@ -44,7 +45,7 @@ def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
         raise LabError(attempt, f"this notebook is connected to {running.address}", "lab.stop() first")
     token = Path(absolute(os.fspath(token_file))) if token_file else None
     if token is not None and not token.is_file():
-        raise LabError(attempt, f"there is no token file {token}", "copy it from the cluster's head")
+        raise BadInput(attempt, f"there is no token file {token}", "copy it from the cluster's head")
     left = "This process is connected to no cluster"
     with interrupts.stoppable(f"the connection to {address}", undo=stop_current, left=left):
         lab = Cluster(address, token_file=token)

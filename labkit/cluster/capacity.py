@@ -1,4 +1,4 @@
-"""Whether workers and tasks fit on the nodes of a cluster. If not, Ray waits for more and reports nothing."""
+"""Check that workers and tasks fit on a cluster's nodes: if they don't, Ray waits for more in silence."""
 
 import math
 import warnings
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.display.formatting import plural, size
-from labkit.errors import LabError, expect_int
+from labkit.errors import NoRoom, expect_int
 
 _BYTES = {"memory": "memory", "object_store_memory": "object store"}  # resources that are counted in bytes
 _ACCELERATOR = "accelerator_type:"  # and its name: a resource of a node with that kind of GPU
@@ -68,12 +68,16 @@ def check_worker_capacity(
     if _lacks_memory(nodes, each):
         more = ""
     room, why, fix = _room([_places(node, each) for node in nodes], strategy)
-    used, cpus = workers * each.get("CPU", 0), sum(node.cpus for node in nodes)
+    used = workers * each.get("CPU", 0)
+    cpus = sum(node.cpus for node in nodes)
     if room < workers:
         fact = f"the cluster has room for {room} of them{why} ({_available(nodes, each)})"
-        kind = any(name.startswith(_ACCELERATOR) for name in each)
-        less = "leave accelerator_type out" if kind else "ask for less per worker"
-        fewer = f"num_workers={room}" if room else less
+        if room:
+            fewer = f"num_workers={room}"
+        elif any(name.startswith(_ACCELERATOR) for name in each):
+            fewer = "leave accelerator_type out"
+        else:
+            fewer = "ask for less per worker"
         _refuse(attempt, fact, ", or ".join(filter(None, (fix, fewer, more))), ours=ours)
     elif data and cpus - used < 1:
         fact = f"they would use {used:g} of {cpus:g} CPUs, and the data pipeline needs one itself"
@@ -90,8 +94,9 @@ def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str,
     cpus = options.get("num_cpus")
     asked = {"CPU": 1 if cpus is None else cpus, "GPU": options.get("num_gpus")}
     asked |= {"memory": options.get("memory")} | dict(options.get("resources") or {})
-    if kind := options.get("accelerator_type"):
-        asked[f"{_ACCELERATOR}{kind}"] = 0.001
+    accelerator = options.get("accelerator_type")
+    if accelerator:
+        asked[f"{_ACCELERATOR}{accelerator}"] = 0.001
     each = {name: amount for name, amount in asked.items() if amount}
     selector = options.get("label_selector") or {}
     _refuse_labels(nodes, [selector], attempt=attempt, ours=ours)
@@ -116,15 +121,18 @@ def check_bundles_fit(
     have = sum((Counter(node.resources) for node in nodes), Counter())
     _refuse_wrong_case(nodes, together, attempt=attempt, ours=ours)
     fix = "ask for less"
-    if lacking := [each for each in bundles if not any(_places(node, each) for node in nodes)]:
+    lacking = [each for each in bundles if not any(_places(node, each) for node in nodes)]
+    if lacking:
         each = dict(sorted(lacking[0].items()))
         fact = f"each needs {_amounts(each)} of one node, and no node has that ({_available(nodes, each)})"
     elif strategy == "STRICT_PACK" and not any(_places(node, together) for node in nodes):
         fact = f"each needs {_amounts(together)} of one node, because its strategy is STRICT_PACK, and no "
-        fact, fix = f"{fact}node has that ({_available(nodes, together)})", 'strategy="PACK"'
+        fact += f"node has that ({_available(nodes, together)})"
+        fix = 'strategy="PACK"'
     elif strategy == "STRICT_SPREAD" and len(bundles) > len(nodes):
         fact = f"each needs {plural(len(bundles), 'node')}, because its strategy is STRICT_SPREAD, and the "
-        fact, fix = f"{fact}cluster has {plural(len(nodes), 'node')}", 'strategy="SPREAD"'
+        fact += f"cluster has {plural(len(nodes), 'node')}"
+        fix = 'strategy="SPREAD"'
     elif any(amount > have[name] + 1e-6 for name, amount in together.items() if ":" not in name):
         fact = f"each needs {_amounts(together)}, and all nodes together have less "
         fact += f"({_available(nodes, together)})"
@@ -245,22 +253,27 @@ def _has(node: Node, name: str) -> str:
 
 
 def waits_for(turns: Sequence[list[dict[str, float]]] = ()) -> str:
-    """Return what the first placement group of this job that waits wants, and what is free; "" if none waits.
+    """Describe this job's first pending placement group: what it requests, and how much of that is free.
 
-    `turns` are bundles of trials: while one of them has its group, the others wait for their turn.
+    "" if nothing is pending. `turns` are bundles of trials: while one of them has its group, the others wait
+    for their turn.
     """
     import ray
 
-    job, table = ray.get_runtime_context().get_job_id(), ray.util.placement_group_table()
-    groups = [group for id, group in table.items() if id.endswith(job)]
-    made = [[*group["bundles"].values()] for group in groups if group["state"] == "CREATED"]
-    waiting = [group for group in groups if group["state"] == "PENDING"]
+    job = ray.get_runtime_context().get_job_id()
+    groups = [group for id, group in ray.util.placement_group_table().items() if id.endswith(job)]
+    made = [_bundles_of(group) for group in groups if group["state"] == "CREATED"]
     excused = turns if any(bundles in turns for bundles in made) else ()
-    wanted = [group for group in waiting if [*group["bundles"].values()] not in excused]
-    if not wanted:
-        return ""
-    bundles, strategy = [*wanted[0]["bundles"].values()], wanted[0].get("strategy", "PACK")
-    return words_on_a_wait(bundles, strategy, ray.available_resources(), ray.cluster_resources())
+    for group in groups:
+        bundles = _bundles_of(group)
+        if group["state"] == "PENDING" and bundles not in excused:
+            strategy = group.get("strategy", "PACK")
+            return words_on_a_wait(bundles, strategy, ray.available_resources(), ray.cluster_resources())
+    return ""
+
+
+def _bundles_of(group: dict[str, Any]) -> list[dict[str, float]]:
+    return list(group["bundles"].values())
 
 
 def words_on_a_wait(
@@ -298,6 +311,6 @@ def _refuse(attempt: str, fact: str, fix: str, *, ours: bool) -> None:
     Such a cluster's autoscaler may be waiting for the request, which is what makes it start nodes.
     """
     if ours:
-        raise LabError(attempt, f"{fact}, and Ray would wait forever", fix)
+        raise NoRoom(attempt, f"{fact}, and Ray would wait forever", fix)
     text = f"{fact}. Unless an autoscaler or a person may add nodes, Ray waits forever: {fix}"
     warnings.warn(f"{attempt}: {text}", stacklevel=2)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
+from labkit import _ray
+from labkit.errors import BadInput, LabError, NotReachable
 from labkit.settings import PACKAGES, absolute
 
 # What the lab sets for Ray, in the nodes and in the kernel.
@@ -30,8 +31,6 @@ FORKED = {
     # Seconds for a worker's start, not 60. It may wait for the server's imports, on a cold disk.
     "RAY_worker_register_timeout_seconds": "300",
 }
-# A call without effect to the head's server, and to its server for Ray clients.
-_HEAD, _CLIENTS = "/ray.rpc.NodeInfoGcsService/CheckAlive", "/ray.rpc.RayletDriver/ClusterInfo"
 
 # Variable → its value before, and the one that was set; None: it was not there, or was removed.
 _changed: dict[str, tuple[str | None, str | None]] = {}
@@ -75,11 +74,10 @@ def connect(
             context = ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
             lines = str(error).strip().splitlines()  # with a traceback of a server for clients that fails
-            fact = "Ray says: " + " … ".join(
-                line.strip()[:200] for line in dict.fromkeys((lines[0], lines[-1]))
-            )
+            first_and_last = dict.fromkeys([lines[0], lines[-1]])
+            fact = "Ray says: " + " … ".join(line.strip()[:200] for line in first_and_last)
             fix = "check it with `ray status` on its head; it needs this process's versions of Ray and Python"
-            raise LabError(attempt, fact, fix) from error
+            raise NotReachable(attempt, fact, fix) from error
     except BaseException:
         disconnect()
         raise
@@ -106,7 +104,7 @@ def disconnect() -> None:
         if os.environ.get(name) == here:
             _set(name, before)
     _changed.clear()
-    _reread_environment()
+    _ray.reread_environment()
 
 
 def set_environment(token_file: Path | None, *, authenticate: bool | None) -> None:
@@ -122,13 +120,14 @@ def set_environment(token_file: Path | None, *, authenticate: bool | None) -> No
     else:
         if authenticate is not None and "RAY_AUTH_MODE" not in os.environ:
             wanted["RAY_AUTH_MODE"] = "token" if authenticate else "disabled"
-        if path := os.environ.get("RAY_AUTH_TOKEN_PATH"):  # Ray reads the file again later, in any folder
+        path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+        if path:  # Ray reads the file again later, in any folder
             wanted["RAY_AUTH_TOKEN_PATH"] = absolute(path)
     for name, value in wanted.items():
-        before, _ = _changed.get(name, (os.environ.get(name), ""))
+        before = _changed[name][0] if name in _changed else os.environ.get(name)
         _changed[name] = before, value
         _set(name, value)
-    _reread_environment()
+    _ray.reread_environment()
     # Ray Data would report once that its bars are off.
     logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
     quiet()
@@ -144,15 +143,6 @@ def _set(name: str, value: str | None) -> None:
         os.environ[name] = value
 
 
-def _reread_environment() -> None:
-    """Ray reads it at its import: an `import ray` in an earlier cell must not lock the reader out."""
-    if "ray" in sys.modules:
-        from ray._raylet import AuthenticationTokenLoader, Config
-
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
-
-
 def quiet(level: int = logging.WARNING) -> int:
     """Show Ray Data's log lines from `level` on, and return the level before.
 
@@ -160,35 +150,38 @@ def quiet(level: int = logging.WARNING) -> int:
     """
     global _ray_data_shows_from
     if not isinstance(level, int):
-        raise LabError("quieten Ray Data's log", f"the level is {level!r}", "quiet(logging.ERROR)")
+        raise BadInput("quieten Ray Data's log", f"the level is {level!r}", "quiet(logging.ERROR)")
     if "ray.data" not in sys.modules:  # it is read at the import
         os.environ.setdefault("RAY_DATA_LOG_LEVEL", str(logging.getLevelName(level)))
     for handler in logging.getLogger("ray.data").handlers:  # none before
         if handler.name == "console":
             handler.setLevel(level)
-    before, _ray_data_shows_from = _ray_data_shows_from, level
+    before = _ray_data_shows_from
+    _ray_data_shows_from = level
     return before
 
 
 def read_token(file: Path | None = None) -> str | None:
-    """The token in `file`; by default the one that Ray takes, in its order. None if there is none."""
+    """Return the token in `file`; by default the one that Ray finds, in its order. None if there is none."""
     if file is None:
-        if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+        token = os.environ.get("RAY_AUTH_TOKEN", "").strip()
+        if token:
             return token
-        named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-        file = Path(absolute(named) if named else Path.home() / ".ray" / "auth_token")
+        path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+        file = Path(absolute(path)) if path else Path.home() / ".ray" / "auth_token"
     with contextlib.suppress(OSError):
         return file.read_text().strip() or None
     return None
 
 
 def check_reachable(address: str, token: str | None) -> bool | None:
-    """Whether the cluster at ``host:port`` or ``ray://host:port`` wants a token; a LabError if none answers.
+    """Ask a cluster at ``host:port`` or ``ray://host:port`` whether it wants a token.
 
-    Ray itself tries for one to two minutes before it reports that. Any other address ("auto"), and a cluster
-    behind TLS, is left to Ray, with None where the answer is not known.
+    Raises a `LabError` if none answers: Ray itself tries for one to two minutes before it reports that. Any
+    other address ("auto"), and a cluster behind TLS, is left to Ray, with None where the answer isn't known.
     """
-    host, unknown = address.removeprefix("ray://"), True if token else None
+    host = address.removeprefix("ray://")
+    unknown = True if token else None
     if ":" not in host or "/" in host or os.environ.get("RAY_USE_TLS") == "1":
         return unknown
     status, details = _ask(address, None)
@@ -199,19 +192,19 @@ def check_reachable(address: str, token: str | None) -> bool | None:
     if status == "UNAUTHENTICATED":
         fact = "it refused the token" + ("" if token else ": none was found")
         fix = "copy the token of its head to ~/.ray/auth_token, or name its file: "
-        raise LabError(attempt, fact, fix + f"cluster.connect({address!r}, token_file=…)")
+        raise NotReachable(attempt, fact, fix + f"cluster.connect({address!r}, token_file=…)")
     if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
         fix = "check the address with `ray status` on its head, and that the port is reachable from here"
-        raise LabError(attempt, f"nothing answers there ({details})", fix)
+        raise NotReachable(attempt, f"nothing answers there ({details})", fix)
     # Any other status is left to Ray: another version of it may have renamed the call.
     return wants_token if wants_token or not status else unknown
 
 
 def _ask(address: str, token: str | None) -> tuple[str, str]:
-    """Name of the gRPC status with which a cluster answers, "" if all is well; and details."""
+    """Return the name of the gRPC status with which a cluster answers, "" if all is well; and details."""
     import grpc  # Ray's own transport; it comes with Ray
 
-    call = _CLIENTS if address.startswith("ray://") else _HEAD
+    call = _ray.CLIENT_CALL if address.startswith("ray://") else _ray.HEAD_CALL
     metadata = [("authorization", f"Bearer {token}")] if token else []
     options = [("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(address.removeprefix("ray://"), options=options) as channel:

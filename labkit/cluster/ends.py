@@ -5,29 +5,20 @@ own cluster is the parent of most workers, so it knows their exit status or sign
 """
 
 import contextlib
-import re
 import signal
 import time
 from collections.abc import Iterator
 
-from labkit import cluster
+from labkit import _ray, cluster
+from labkit._ray import LOW_MEMORY
 
-LOW_MEMORY = "running low on memory"  # Ray's words when it ends a process before the system does
-_DIED = ("died unexpectedly", "worker process has died", "The actor is dead", "The actor died")
-_NODE = ("node has died", "node was terminated", "NodeDiedError")
-_PID = re.compile(r"(?m)^\s*pid: (\d+)$")
-_DETAIL = re.compile(r"[Ee]xit detail: (.+)")
-_STATUS = re.compile(r"exits with an exit code (.+)")
-_CONNECTION = "connection error code"  # Ray saw it close, and lists what may have happened
 _WAIT = 0.5  # seconds for the fork server to notice the end of a process
 _DETAIL_SHOWN = 200  # characters
-# How messages begin that the raylet and Ray's core print about processes that are gone.
-_PRINTED = re.compile(r"^(A worker died or was killed|Task (run_validation_fn|_map_task) failed)")
 
 
 def is_an_end(text: str) -> bool:
     """Return whether `text` is Ray's message on a process that is gone, and not a traceback."""
-    return '  File "' not in text and (LOW_MEMORY in text or any(words in text for words in _DIED))
+    return '  File "' not in text and (LOW_MEMORY in text or any(words in text for words in _ray.DIED))
 
 
 def how_it_ended(text: str, pid: int | None = None) -> str:
@@ -37,10 +28,10 @@ def how_it_ended(text: str, pid: int | None = None) -> str:
     """
     if LOW_MEMORY in text:
         return "Ray killed it, because its node was running low on memory"
-    if any(words in text for words in _NODE):
+    if any(words in text for words in _ray.NODE_LOST):
         return "its node was lost"
-    detail = _DETAIL.search(text)
-    status = _STATUS.search(detail[1]) if detail else None
+    detail = _ray.DETAIL.search(text)
+    status = _ray.STATUS.search(detail[1]) if detail else None
     if status is not None:
         number, _, words = status[1].strip().removesuffix(".").partition(". ")
         if number.isdigit():
@@ -49,7 +40,7 @@ def how_it_ended(text: str, pid: int | None = None) -> str:
     code = exit_code(process_of(text) if pid is None else pid)
     if code is not None:
         return ended_with(code)
-    if detail is not None and _CONNECTION not in detail[1]:
+    if detail is not None and _ray.CONNECTION not in detail[1]:
         return f"Ray says: {detail[1][:_DETAIL_SHOWN].strip()}"
     reason = _own_reason(text)
     return reason or "it may have crashed or been killed, and Ray doesn't know which"
@@ -58,10 +49,9 @@ def how_it_ended(text: str, pid: int | None = None) -> str:
 @contextlib.contextmanager
 def quiet_deaths() -> Iterator[None]:
     """Keep Ray from printing, in the block, that a process died: a panel says it, without guesses."""
-    from ray._private import ray_logging
-
-    printer = ray_logging.stdout_deduplicator
-    before, printer.skip_re = printer.skip_re, _PRINTED
+    printer = _ray.log_printer()
+    before = printer.skip_re
+    printer.skip_re = _ray.PRINTED
     try:
         yield
     finally:
@@ -70,7 +60,7 @@ def quiet_deaths() -> Iterator[None]:
 
 def process_of(text: str) -> int | None:
     """Return the pid in Ray's message on an actor that died."""
-    pid = _PID.search(text)
+    pid = _ray.PID.search(text)
     return int(pid[1]) if pid else None
 
 
@@ -82,12 +72,15 @@ def exit_codes() -> dict[int, int]:
 
 def exit_code(pid: int | None) -> int | None:
     """Return a worker's exit status, or minus the signal that ended it; None if the lab didn't fork it."""
-    lab, deadline = cluster.peek(), time.monotonic() + _WAIT
+    lab = cluster.peek()
     if lab is None or pid is None:
         return None
-    while pid not in (codes := lab.exit_codes()) and time.monotonic() < deadline:
+    deadline = time.monotonic() + _WAIT
+    code = lab.exit_codes().get(pid)
+    while code is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    return codes.get(pid)
+        code = lab.exit_codes().get(pid)
+    return code
 
 
 def ended_with(code: int) -> str:
@@ -116,5 +109,5 @@ def log_of(pid: int | None) -> str:
 
 def _own_reason(text: str) -> str:
     """Return Ray's reason where it ended an actor itself, such as ``it was killed by `ray.kill` ``."""
-    because = re.search(r"(?:is dead|died) because (it .+)", text)
+    because = _ray.ENDED_BY_RAY.search(text)
     return f"Ray says: {because[1][:_DETAIL_SHOWN].strip()}" if because else ""

@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from labkit.errors import LabError
+from labkit.errors import BadInput
 
 # Pattern in the text of an error: its fix, in which {0} is the pattern's group.
 _FIXES = {
@@ -73,4 +73,4 @@ def check_storage_path(path: object, *, filesystem: object, attempt: str) -> Non
     if not text or filesystem is not None or "://" in text or Path(text).expanduser().is_absolute():
         return
     fact = f"storage_path={text!r} is a relative path, and Ray takes only whole paths and URIs"
-    raise LabError(attempt, fact, f"RunConfig(storage_path={os.path.abspath(text)!r}, …)")
+    raise BadInput(attempt, fact, f"RunConfig(storage_path={os.path.abspath(text)!r}, …)")

@@ -30,10 +30,12 @@ class Cluster:
         log_dir: the folder of Ray's logs, for a cluster that the lab started.
     """
 
-    is_ours, log_dir = False, None
+    is_ours = False
+    log_dir: Path | None = None
 
     def __init__(self, address: str, *, token_file: Path | None = None) -> None:
-        self.address, self.dashboard_url = address, None
+        self.address = address
+        self.dashboard_url: str | None = None
         self._token_file = token_file
         self._running = False
         self._disconnecting = threading.Lock()
@@ -49,25 +51,11 @@ class Cluster:
         return [node for node in self._all_nodes() if node.alive]
 
     def _all_nodes(self) -> list[Node]:
-        """With those that Ray has lost, which come last."""
+        """Return all nodes, including lost ones, which come last."""
         self._require_running("list the nodes")
         import ray
 
-        nodes = [
-            Node(
-                name=n.get("NodeName") or n["NodeManagerHostname"],
-                id=n["NodeID"],
-                alive=n["Alive"],
-                # Ray counts internals among the resources ("node:10.0.0.7"); no learner asks for those.
-                resources={k: v for k, v in n.get("Resources", {}).items() if ":" not in k},
-                address=n["NodeManagerAddress"],
-                labels=dict(n.get("Labels", {})),
-                accelerators=frozenset(
-                    k.partition(":")[2] for k in n.get("Resources", {}) if k.startswith("accelerator_type:")
-                ),
-            )
-            for n in ray.nodes()
-        ]
+        nodes = [_as_node(entry) for entry in ray.nodes()]
         return sorted(nodes, key=lambda node: (not node.alive, node.name != "head", node.name))
 
     def runs_here(self, node: str) -> bool:
@@ -86,8 +74,9 @@ class Cluster:
         self._begin()
 
     def _begin(self) -> None:
-        again, self._running = self._running, True
-        if not again:
+        was_running = self._running
+        self._running = True
+        if not was_running:
             threading.Thread(target=self._watch_head, name="labkit-head", daemon=True).start()
 
     def disconnect(self) -> None:
@@ -127,7 +116,7 @@ class Cluster:
         self.disconnect()
 
     def _answers(self) -> bool:
-        """Whether the head answers; busy heads may take seconds."""
+        """Return whether the head answers; busy heads may take seconds."""
         try:
             connection.check_reachable(self.address, connection.read_token(self._token_file))
         except LabError:
@@ -184,7 +173,8 @@ class Cluster:
         where = Markup("{} · {}").format(self.address, origin)
         if self.dashboard_url:
             where += Markup(' · <a href="{}" target="_blank">dashboard</a>').format(self.dashboard_url)
-        if why := self._not_forked():
+        why = self._not_forked()
+        if why:
             where += f" · some workers start slowly, as new Pythons ({why})"
         table = cards.table(("node", "state", "CPUs", "GPUs", "object store", "address"), rows)
         return str(cards.card("Ray cluster", ("ok", "running"), cards.rule(table), dim=where))
@@ -197,7 +187,7 @@ class Cluster:
         return {}
 
     def _not_forked(self) -> str:
-        """Why Ray starts workers of this process as new Pythons although they should be forked."""
+        """Return why Ray starts workers of this process as new Pythons although they should be forked."""
         return ""
 
     def __enter__(self) -> "Cluster":
@@ -212,3 +202,22 @@ class Cluster:
             fact = gone if self._running else "this notebook has left it, or it was stopped"
             again = "start()" if self.is_ours else f"connect({self.address!r})"
             raise LabError(attempt, fact, f"lab = cluster.{again}")
+
+
+def _as_node(entry: dict[str, Any]) -> Node:
+    """Return a node from an entry of `ray.nodes()`."""
+    resources = entry.get("Resources", {})
+    return Node(
+        name=entry.get("NodeName") or entry["NodeManagerHostname"],
+        id=entry["NodeID"],
+        alive=entry["Alive"],
+        # Ray counts internals among the resources ("node:10.0.0.7"); no learner asks for those.
+        resources={name: amount for name, amount in resources.items() if ":" not in name},
+        address=entry["NodeManagerAddress"],
+        labels=dict(entry.get("Labels", {})),
+        accelerators=frozenset(
+            name.removeprefix("accelerator_type:")
+            for name in resources
+            if name.startswith("accelerator_type:")
+        ),
+    )

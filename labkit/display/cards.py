@@ -8,6 +8,7 @@ black. JupyterLab's green, orange and red are not, so some of the text's own col
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from markupsafe import Markup
 
@@ -67,62 +68,63 @@ _STATUS = {"running": "dim", "finished": "ok", "failed": "bad", "stopped": "wait
 
 
 def card(title: str, status: str | tuple[str, str], *parts: str, dim: str = "") -> Markup:
-    """A card that stands alone: title, status and a dim text in its head, and `parts` below.
+    """Draw a card: title, status and a dim text in its head, and `parts` below.
 
     Args:
         status: "running", "finished", "failed", "stopped", or (kind, words) with a kind of `mark`.
     """
-    kind, words = (_STATUS[status], status) if isinstance(status, str) else status
-    return frame(head(title, mark(kind, words), mark("dim", dim)), *parts)
+    if isinstance(status, str):
+        status = _STATUS[status], status
+    return frame(head(title, mark(*status), mark("dim", dim)), *parts)
 
 
 def frame(*parts: str) -> Markup:
-    """A card without a head."""
+    """Draw a card without a head."""
     return Markup(STYLE) + _div("labkit lk-card", *parts)
 
 
 def figure(words: str, svg: str) -> Markup:
-    """A figure that stands alone, with a line of text above it."""
+    """Draw a figure that stands alone, with a line of text above it."""
     return Markup(STYLE) + _div("labkit lk-text", words, svg)
 
 
 def part(*parts: str) -> Markup:
-    """A piece of a card without frame and style sheet, for a widget that brings both."""
+    """Draw a piece of a card without frame and style sheet, for a widget that brings both."""
     return _div("labkit", *parts)
 
 
 def head(title: str, *parts: str) -> Markup:
-    """The first line of a card."""
+    """Draw the first line of a card."""
     return _div("lk-head", Markup("<b>{}</b>").format(title), *parts)
 
 
 def mark(kind: str, words: str) -> Markup:
-    """Words in a colour: "ok", "bad", "wait", "dim", or "now" (bold). Choose words that need no colour."""
+    """Colour words: "ok", "bad", "wait", "dim", or "now" (bold). Choose words that need no colour."""
     return Markup('<span class="lk-{}">{}</span>').format(kind, words) if words else NOTHING
 
 
 def said(words: str) -> Markup:
-    """Words for a screen reader alone, which says them when they change."""
+    """Add words for a screen reader only, which says them when they change."""
     return Markup('<div class="lk-said" role="status" aria-live="polite">{}</div>').format(words)
 
 
 def rule(*parts: str) -> Markup:
-    """A section of a card, below a line."""
+    """Draw a section of a card, below a line."""
     return _div("lk-rule lk-pad", *parts) if any(parts) else NOTHING
 
 
 def text(words: str) -> Markup:
-    """A section with a line of text."""
+    """Draw a section with a line of text."""
     return _div("lk-rule lk-text", words)
 
 
 def table(
-    head: Sequence[str], rows: Iterable[Sequence[Cell]], *, more: int = 0, widths: Sequence[int] = ()
+    head: Sequence[str], rows: Iterable[Sequence[Any]], *, more: int = 0, widths: Sequence[int] = ()
 ) -> Markup:
-    """A table.
+    """Draw a table.
 
     Args:
-        rows: cells are texts, or (kind, words) as `mark` takes them.
+        rows: cells are (kind, words), as `mark` takes them, or anything with a text.
         more: rows that are not shown: a line below says how many.
         widths: of the columns in percent, for a live table that must not jump.
     """
@@ -132,12 +134,14 @@ def table(
         # A column without a name has no header: a screen reader would read out an empty one.
         cell = '<th scope="col"{}>{}</th>' if name else "<td{}>{}</td>"
         cells.append(Markup(cell).format(style, name))
-    lines = [NOTHING.join(cells), *(NOTHING.join(map(_cell, row)) for row in rows)]
+    lines = [NOTHING.join(cells)]
+    for row in rows:
+        lines.append(NOTHING.join(_cell(cell) for cell in row))
     if more > 0:
         lines.append(Markup('<td class="lk-dim" colspan="{}">and {} more</td>').format(len(head), more))
     fixed = Markup(' style="table-layout:fixed"') if widths else NOTHING
-    rows = NOTHING.join(Markup("<tr>{}</tr>").format(line) for line in lines)
-    return Markup("<table{}>{}</table>").format(fixed, rows)
+    body = NOTHING.join(Markup("<tr>{}</tr>").format(line) for line in lines)
+    return Markup("<table{}>{}</table>").format(fixed, body)
 
 
 def _cell(cell: Cell) -> Markup:
@@ -148,13 +152,17 @@ class Table:
     """Rows of numbers and strings under a head, and a line below; displays itself, also in a terminal."""
 
     def __init__(self, head: Sequence[str], rows: Sequence[Sequence[object]], line: str = "") -> None:
-        self.head, self.rows, self.line = tuple(head), [tuple(row) for row in rows], line
+        self.head = tuple(head)
+        self.rows = [tuple(row) for row in rows]
+        self.line = line
 
     def __repr__(self) -> str:
-        cells = [self.head, *([str(cell) for cell in row] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
-        return "\n".join([*lines, self.line] if self.line else lines)
+        rows = [self.head, *([str(cell) for cell in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        if self.line:
+            lines.append(self.line)
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return str(frame(rule(table(self.head, self.rows)), text(self.line) if self.line else NOTHING))

@@ -15,13 +15,26 @@ def figure_style() -> dict[str, Any]:
     """Return matplotlib settings for figures that are legible in light and dark JupyterLab."""
     from cycler import cycler
 
-    axes = ("labelcolor", "edgecolor", "titlecolor")
-    grey = ("text.color", "xtick.color", "ytick.color", *(f"axes.{one}" for one in axes))
     return {
-        **dict.fromkeys(grey, GREY),
-        **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
-        **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-        **{"axes.titlesize": 11, "axes.titlelocation": "left", "font.size": 10, "figure.dpi": 110},
-        **{"lines.linewidth": 1.8, "lines.markersize": 4, "hatch.color": "#ffffffb0", "hatch.linewidth": 0.8},
+        "text.color": GREY,
+        "xtick.color": GREY,
+        "ytick.color": GREY,
+        "axes.labelcolor": GREY,
+        "axes.edgecolor": GREY,
+        "axes.titlecolor": GREY,
+        "figure.facecolor": "none",
+        "axes.facecolor": "none",
+        "savefig.facecolor": "none",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+        "axes.titlesize": 11,
+        "axes.titlelocation": "left",
+        "font.size": 10,
+        "figure.dpi": 110,
+        "lines.linewidth": 1.8,
+        "lines.markersize": 4,
+        "hatch.color": "#ffffffb0",
+        "hatch.linewidth": 0.8,
         "axes.prop_cycle": cycler(color=COLOURS, linestyle=_LINES),
     }

@@ -13,14 +13,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def clock(value: float) -> str:
-    """72.4 -> ``01:12``; from an hour on ``1:01:12``."""
-    minutes, rest = divmod(int(max(value, 0)) if math.isfinite(value) else 0, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+    """Format seconds as on a clock: 72.4 -> ``01:12``; from an hour on ``1:01:12``."""
+    whole = int(max(value, 0)) if math.isfinite(value) else 0
+    hours, rest = divmod(whole, 3600)
+    minutes, seconds = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
 
 
 def seconds(value: float) -> str:
-    """0.034 -> ``34 ms``, 7.23 -> ``7.2 s``, 84 -> ``84 s``, 400 -> ``6 min 40 s``; then ``2 h 13 min``."""
+    """Format seconds: ``34 ms``, ``7.2 s``, ``84 s``, ``6 min 40 s``, ``2 h 13 min``."""
     if not math.isfinite(value):
         return UNKNOWN
     if value < 0.0995:
@@ -32,37 +33,39 @@ def seconds(value: float) -> str:
 
 
 def duration(value: float) -> str:
-    """How long something took: like `seconds` below a minute, like `clock` from then on."""
+    """Format how long something took: like `seconds` below a minute, like `clock` from then on."""
     return seconds(value) if value < 59.95 else clock(value)
 
 
 def plural(number: int, noun: str) -> str:
-    """``1 epoch``, ``2 epochs``."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    """Write a number with its noun: ``1 epoch``, ``2 epochs``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def count(value: float) -> str:
-    """A number of things, such as rows in a second: 512 -> ``512``, 18_312 -> ``18.3 k``."""
+    """Format a number of things, such as rows in a second: 512 -> ``512``, 18_312 -> ``18.3 k``."""
     return _scaled(value, ("", "k", "M", "G"), whole_from=99.95)
 
 
 def size(value: float | None) -> str:
-    """Bytes: 217_088 -> ``217 kB``."""
+    """Format bytes: 217_088 -> ``217 kB``."""
     return UNKNOWN if value is None else _scaled(value, ("B", "kB", "MB", "GB", "TB"), whole_from=9.95)
 
 
 def _scaled(value: float, units: Sequence[str], *, whole_from: float) -> str:
-    """The number with the largest unit (of 1, 1000, …) that fits, whole from a limit on."""
+    """Format a number with the largest unit (of 1, 1000, …) that fits, whole from a limit on."""
     if not math.isfinite(value):
         return UNKNOWN
     power = 0
     while value >= 999.5 and power < len(units) - 1:
-        value, power = value / 1000, power + 1
-    return f"{value:.{int(power > 0 and value < whole_from)}f} {units[power]}".rstrip()
+        value /= 1000
+        power += 1
+    digits = 1 if power > 0 and value < whole_from else 0
+    return f"{value:.{digits}f} {units[power]}".rstrip()
 
 
 def number(value: Any) -> str:
-    """A metric with three or four digits that matter; of a text, its beginning."""
+    """Format a metric with three or four digits that matter; shorten a text."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return short(str(value))
     if abs(value) < 1e9 and value == int(value):
@@ -75,19 +78,19 @@ def number(value: Any) -> str:
 
 
 def short(text: str, most: int = 40) -> str:
-    """A text in one line of at most `most` characters."""
+    """Shorten a text to one line of at most `most` characters."""
     line = " ".join(text[: 10 * most].split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def short_metrics(metrics: dict[str, Any], most: int = 4) -> str:
-    """``loss 0.214 · accuracy 0.951``."""
+    """Write metrics in one line: ``loss 0.214 · accuracy 0.951``."""
     shown = [f"{short(name)} {number(value)}" for name, value in metrics.items() if name != "epoch"]
     return " · ".join(shown[:most])
 
 
 def cleaned(text: str) -> str:
-    """A text without a terminal's colours and control characters."""
+    """Remove a terminal's colours and control characters from a text."""
     return _CONTROL.sub("\ufffd", _TERMINAL.sub("", text.replace("\r\n", "\n")))
 
 

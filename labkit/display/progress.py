@@ -18,13 +18,18 @@ class Waiting:
     """Counts the seconds of its block, in a thread: the block may be busy. In a log the line comes rarely."""
 
     def __init__(self, what: str, *, unit: str = "") -> None:
-        self._what, self._unit, self._done, self._total = what, unit, 0, 0
-        self._over, self._began = threading.Event(), time.monotonic()
+        self._what = what
+        self._unit = unit
+        self._done = 0
+        self._total = 0
+        self._over = threading.Event()
+        self._began = time.monotonic()
         self._thread = threading.Thread(target=self._count, name="labkit-waiting", daemon=True)
 
     def __call__(self, done: int, total: int) -> None:
-        """`done` of `total` units are done."""
-        self._done, self._total = done, total
+        """Note that `done` of `total` units are done."""
+        self._done = done
+        self._total = total
 
     def _count(self) -> None:
         live = sys.stdout.isatty() or "ipykernel" in type(sys.stdout).__module__

@@ -4,7 +4,7 @@ matplotlib would cost a sixth of a core at five drawings per second, and a chart
 export. Colours are the CSS variables of `labkit.display.cards`, so figures follow JupyterLab's theme.
 """
 
-import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,47 +19,67 @@ _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 720
 
 
 def svg(width: float, height: float, label: str, *parts: str) -> Markup:
-    """The figure; `label` is what a screen reader says."""
+    """Draw a figure; `label` is what a screen reader says."""
     return _tag("svg", *parts, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label)
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", *, on_bar: bool = False) -> Markup:
-    """Words at a place; `anchor` is "start", "middle" or "end"."""
+    """Draw words at a place; `anchor` is "start", "middle" or "end"."""
     return _tag("text", words, x=x, y=y, text_anchor=anchor, class_="lk-on" if on_bar else None)
 
 
 def line(
     points: Points, stroke: str = "currentColor", *, width: float = 2, dash: str = "", opacity: float = 1
 ) -> Markup:
-    """A line through points. Where x goes back (a trial that went back to a checkpoint), a new one begins."""
-    moves = ["M", *("L" if after[0] >= before[0] else "M" for before, after in itertools.pairwise(points))]
-    path = "".join(f"{move}{x:.1f} {y:.1f}" for move, (x, y) in zip(moves, points, strict=True))
-    look = {"fill": "none", "stroke_linejoin": "round", "stroke_dasharray": dash or None}
-    return _tag("path", d=path, stroke=stroke, stroke_width=width, opacity=opacity, **look)
+    """Draw a line through points. Where x goes back (a trial that went back to a checkpoint), it's broken."""
+    path = []
+    last_x = math.inf
+    for x, y in points:
+        path.append(f"{'L' if x >= last_x else 'M'}{x:.1f} {y:.1f}")
+        last_x = x
+    return _tag(
+        "path",
+        d="".join(path),
+        stroke=stroke,
+        stroke_width=width,
+        opacity=opacity,
+        fill="none",
+        stroke_linejoin="round",
+        stroke_dasharray=dash or None,
+    )
 
 
 def dot(x: float, y: float, *, stroke: str, opacity: float = 1, **_: object) -> Markup:
-    """A dot at the end of a line that has this look."""
+    """Draw a dot at the end of a line that has this look."""
     return _tag("circle", cx=x, cy=y, r=2.5, fill=stroke, opacity=opacity)
 
 
 def bar(
     x: float, y: float, width: float, height: float, fill: str, title: str, *, opacity: float = 1
 ) -> Markup:
-    """A rectangle; `title` is what the pointer shows."""
-    place = {"x": x, "y": y, "width": width, "height": height, "rx": 2}
-    return _tag("rect", _tag("title", title), **place, fill=fill, opacity=opacity)
+    """Draw a rectangle; `title` is what the pointer shows."""
+    return _tag(
+        "rect",
+        _tag("title", title),
+        x=x,
+        y=y,
+        width=width,
+        height=height,
+        rx=2,
+        fill=fill,
+        opacity=opacity,
+    )
 
 
 def _tag(name: str, *content: str, **attributes: object) -> Markup:
-    """An element. ``stroke_width`` is the attribute ``stroke-width``; None leaves one out."""
-    given = ""
+    """Write an element. ``stroke_width`` is the attribute ``stroke-width``; None leaves one out."""
+    written = ""
     for key, value in attributes.items():
         if value is not None:
             value = round(value, 1) if isinstance(value, float) else value
             # Escaped by hand: Markup.format() takes ten times as long, and a panel is drawn often.
-            given += f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
-    return Markup(f"<{name}{given}>{Markup().join(content)}</{name}>")
+            written += f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
+    return Markup(f"<{name}{written}>{Markup().join(content)}</{name}>")
 
 
 @dataclass(frozen=True)
@@ -72,18 +92,19 @@ class Axis:
     end: float
 
     def __call__(self, value: float) -> float:
-        """The place of a value; one outside of the axis is at its end."""
+        """Return the place of a value; one outside of the axis is at its end."""
         share = (value - self.low) / ((self.high - self.low) or 1.0)
         return self.begin + min(max(share, 0.0), 1.0) * (self.end - self.begin)
 
     def time_grid(self, bottom: float) -> Markup:
-        """Vertical lines at round seconds since `low`, with their labels below."""
+        """Draw vertical lines at round seconds since `low`, with their labels below."""
         seconds = self.high - self.low
         step = next((tick for tick in _TICKS if seconds / tick <= 10), seconds / 5 or 1.0)
         parts = []
         for number in range(int(seconds / step + 1e-9) + 1):
-            x, at = self(self.low + number * step), number * step
-            words = formatting.clock(at) if step >= 60 else f"{at:g} s"
+            elapsed = number * step
+            x = self(self.low + elapsed)
+            label = formatting.clock(elapsed) if step >= 60 else f"{elapsed:g} s"
             parts.append(line([(x, 0), (x, bottom)], width=1, opacity=0.15))
-            parts.append(text(x, bottom + 14, words, "end" if x > self.end - 20 else "middle"))
+            parts.append(text(x, bottom + 14, label, "end" if x > self.end - 20 else "middle"))
         return Markup("".join(parts))

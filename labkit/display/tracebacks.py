@@ -7,11 +7,11 @@ frames, but no source there: the worker never saw the cell. The kernel did, so t
 import itertools
 import linecache
 import re
-import sys
 import sysconfig
 import traceback
 from pathlib import Path
 
+from labkit import _jupyter
 from labkit.settings import PACKAGES
 
 _HEAD = re.compile(r"(?m)^Traceback \(most recent call last\).*$")
@@ -21,7 +21,7 @@ _FRAMES_KEPT, _MESSAGE_LINES, _MESSAGE_WIDTH = 3, 6, 300
 
 
 def shorten(error: BaseException) -> str:
-    """The short form of an exception of this process."""
+    """Return the short form of an exception of this process."""
     if isinstance(error, BaseExceptionGroup):
         return f"{shorten(error.exceptions[0])}\n{type(error).__name__}: {error}"
     return shorten_text(formatted(error))
@@ -32,7 +32,7 @@ def formatted(error: BaseException) -> str:
 
 
 def shorten_text(text: str) -> str:
-    """The short form of a formatted traceback, from whatever process it came.
+    """Return the short form of a formatted traceback, from whatever process it came.
 
     Frames of installed packages and of labkit go; if nothing is left, the innermost frame stays.
     """
@@ -42,7 +42,8 @@ def shorten_text(text: str) -> str:
     for file, line, function in own[-_FRAMES_KEPT:]:
         lines.append(f"{function}, {place(file)}, line {line}")
         source = linecache.getline(file, line).strip()
-        lines += [f"    {source}"] if source else []
+        if source:
+            lines.append(f"    {source}")
     lines += [part[:_MESSAGE_WIDTH] for part in message[:_MESSAGE_LINES]]
     return "\n".join(lines).strip() or text.strip()[-_MESSAGE_WIDTH:] or "no message"
 
@@ -54,20 +55,24 @@ def shows_own(text: str) -> bool:
 
 
 def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
-    """(frames, lines of the message) of the last exception in `text`, which is what the reader sees."""
-    *_, last = _HEAD.split("\n".join(text.splitlines()))  # before the last head was the cause
-    frames = list(_FRAME.finditer(last))
-    rest = last[frames[-1].end() if frames else 0 :].splitlines()  # begins with the last frame's source
-    message = itertools.dropwhile(lambda line: line.startswith(" ") or not line.strip(), rest)
-    found = [(one["file"], int(one["line"]), one["function"]) for one in frames]
-    return found, [line for line in message if line.strip()]
+    """Return (file, line, function) of each frame, and the message's lines, of the last exception."""
+    last = _HEAD.split("\n".join(text.splitlines()))[-1]  # before the last head was the cause
+    frames = []
+    end = 0
+    for match in _FRAME.finditer(last):
+        frames.append((match["file"], int(match["line"]), match["function"]))
+        end = match.end()
+    lines = [line for line in last[end:].splitlines() if line.strip()]
+    # They begin with the last frame's source.
+    message = itertools.dropwhile(lambda line: line.startswith(" "), lines)
+    return frames, list(message)
 
 
 def is_own(file: str) -> bool:
-    """Whether a file is the reader's, and not Python's, an installed package's or labkit's."""
+    """Return whether a file is the reader's, and not Python's, an installed package's or labkit's."""
     path = Path(file)
-    compiled = path.suffix in (".pyx", ".pxi", ".pxd")  # of a package in Cython, without its folder
-    if compiled or file.startswith("<frozen") or path.is_relative_to(_LIBRARY):
+    is_compiled = path.suffix in (".pyx", ".pxi", ".pxd")  # of a package in Cython, without its folder
+    if is_compiled or file.startswith("<frozen") or path.is_relative_to(_LIBRARY):
         return False
     if {"site-packages", "dist-packages"} & set(path.parts):
         return False
@@ -81,9 +86,5 @@ def _is_of(package: Path, path: Path) -> bool:
 
 
 def place(file: str) -> str:
-    """``cell 14`` for a cell's file, which is called something like ``/tmp/ipykernel_123/456.py``."""
-    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
-    compiler = getattr(get_ipython(), "compile", None)  # of a kernel; `format_code_name` isn't documented
-    if compiler and (named := compiler.format_code_name(file)):
-        return " ".join(str(part) for part in named).replace("Cell In[", "cell ").rstrip("]")
-    return "in a cell" if "ipykernel_" in file else Path(file).name
+    """Return ``cell 14`` for a cell's file, which is called something like ``/tmp/ipykernel_123/456.py``."""
+    return _jupyter.cell_of(file) or ("in a cell" if "ipykernel_" in file else Path(file).name)

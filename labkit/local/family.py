@@ -105,8 +105,9 @@ def running(home: Path, group: str | None = None, node: str | None = None, *, la
             found = parent.group, lab, parent.node
         if found is None or found[1] != lab:
             return None
-        inherits = parent is not None and parent.group == found[0] != SUPERVISOR
-        origin = parent.origin if inherits else process
+        origin = process
+        if parent is not None and parent.group == found[0] != SUPERVISOR:
+            origin = parent.origin
         return Member(process, found[0], found[2], session, origin, environment)
 
     members = [one for pid in seen if (one := member(pid)) is not None]

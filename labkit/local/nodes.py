@@ -74,9 +74,9 @@ class LocalCluster(Cluster):
         self.token = settings.home / "ray-token"
         private_file(self.token, secrets.token_hex(32))  # at its first use
         self.folder = family.make_folder(settings.home)
-        self.log_dir = self.folder / "session_latest" / "logs"
+        self.log_dir: Path = self.folder / "session_latest" / "logs"
         self.changes = Changes()
-        self.preloader = None
+        self.preloader: Preloader | None = None
         if settings.preload and modules and Preloader.is_possible():
             self.preloader = Preloader(self._home, self.folder, modules)
         self._head: list[psutil.Process] = []
@@ -309,7 +309,9 @@ class LocalCluster(Cluster):
             fact = f"its dashboard did not start{self._dashboards_error()}"
         raise LabError(f"start {name}", fact, f"read all of it in {log}")
 
-    def _run(self, name: str, options: list[str], log: Path, check: Callable[[], None]) -> tuple[str, int]:
+    def _run(
+        self, name: str, options: list[str], log: Path, check: Callable[[], None]
+    ) -> tuple[str, int | None]:
         """Run one `ray start` while its fork server imports; returns what it printed, and its status."""
         log.unlink(missing_ok=True)
         env = {"RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_TIMEOUT), **os.environ, **connection.ENVIRONMENT}

@@ -77,8 +77,17 @@ def _run(home: Path, port: int, keys: Path, check: Callable[[], None]) -> None:
             path.unlink(missing_ok=True)
         access, secret = read_keys(keys)
         env = {"RCLONE_AUTH_KEY": f'"{access},{secret}"'}  # a line of CSV, and the pair has a comma in it
-        about = {"home": home, "group": family.STORE, "stdin": lock.fileno(), "env": env, "check": check}
-        _serve(_ATTEMPT, [str(folder)], port, log_of(home), **about)
+        _serve(
+            _ATTEMPT,
+            [str(folder)],
+            port,
+            log_of(home),
+            home=home,
+            group=family.STORE,
+            stdin=lock.fileno(),
+            env=env,
+            check=check,
+        )
     supervision.note(home, family.STORE, {"port": port})
 
 

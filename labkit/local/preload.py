@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,7 +26,15 @@ from labkit.settings import NODE_NAME
 
 Modules = tuple[Sequence[str], Sequence[str], Sequence[str]]
 
-_LIBRARIES = ("pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
+_LIBRARIES: tuple[str, ...] = (
+    "pandas",
+    "pyarrow.dataset",
+    "pyarrow.fs",
+    "pyarrow.parquet",
+    "pydantic",
+    "requests",
+    "rich",
+)
 _LIBRARIES += ("aiobotocore.session", "s3fs", "PIL.Image")  # what Ray's own libraries import of others …
 _LIBRARIES += ("zmq",)  # … and by which a panel hears of a worker
 _TORCH = ("torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
@@ -116,7 +125,7 @@ class Preloader:
             old.unlink(missing_ok=True)
         command = [sys.executable, "-P", "-m", "labkit.local.forkserver.server", str(os.getpid())]
         command.append(json.dumps(self._modules))
-        about = {"group": family.CLUSTER, "log": log, "env": {**given, NODE_NAME: node}}
+        about: dict[str, Any] = {"group": family.CLUSTER, "log": log, "env": {**given, NODE_NAME: node}}
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(path))
             path.chmod(0o600)
@@ -159,7 +168,7 @@ class Preloader:
 
     def exit_codes(self) -> dict[int, int]:
         """Return, by pid, how forked workers ended: an exit status, or minus the number of a signal."""
-        codes = {}
+        codes: dict[int, int] = {}
         for _, path in self._servers.values():
             with contextlib.suppress(OSError):  # none of its workers has ended
                 lines = Path(f"{path}{ENDS}").read_text().splitlines()

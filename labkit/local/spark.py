@@ -76,7 +76,9 @@ def prepare(*, settings: Settings | None = None) -> None:
     _refuse_what_is_in_the_way()
     home = Settings.given(settings).make_home()
     folder = folder_of(home)
-    installed = Path(util.find_spec("pyspark").origin).parent
+    pyspark = util.find_spec("pyspark")
+    assert pyspark is not None and pyspark.origin is not None
+    installed = Path(pyspark.origin).parent
     # The supervisor ends a group that no process uses.
     supervision.use(home, group(), keep=_KEEP_SECONDS)
     try:

@@ -49,8 +49,12 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
     if settings.s3_endpoint:
         return connect(bucket=bucket, settings=settings)
     store: LocalStore | None = None
-    undo = interrupts.stoppable("the start of the object store", undo=lambda: store and store.stop())
-    with undo as check:
+
+    def undo() -> None:
+        if store is not None:
+            store.stop()
+
+    with interrupts.stoppable("the start of the object store", undo=undo) as check:
         home = settings.make_home()
         endpoint, keys = object_server.start(home, check)
         for handle in _handles:

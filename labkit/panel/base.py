@@ -163,7 +163,9 @@ class LivePanel:
     @contextlib.contextmanager
     def _follow(self) -> Iterator[None]:
         """The course of one run. What is raised while it opens, or in the block, ends it."""
-        error, self._ended, late = None, None, False
+        error: BaseException | None = None
+        self._ended: BaseException | None = None
+        late = False
         self._over, self._written = threading.Event(), threading.Event()
         LivePanel._open.append(self)
         try:
@@ -217,6 +219,7 @@ class LivePanel:
             self._ended = self.ended_by(error)
             status = _status_of(self._ended)
             if status == "failed":
+                assert self._ended is not None
                 with self._lock:
                     self.keep_failure(self._ended)
         finally:

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -102,7 +103,7 @@ def _template() -> jinja2.Template:
 _WIDTH, _HEIGHT, _TOP, _LEFT = 300.0, 150.0, 22.0, 34.0  # of a plot, in SVG units
 _BOTTOM = _HEIGHT - 28  # of its frame
 _CHARACTER = 5.6  # mean width of a letter
-_LOOKS = {
+_LOOKS: dict[str, dict[str, Any]] = {
     "main": {"stroke": svg.MAIN},
     "second": {"stroke": svg.OK, "dash": "4 3"},  # two scales can be read, three cannot
     "pale": {"stroke": svg.MAIN, "width": 1, "opacity": 0.4},

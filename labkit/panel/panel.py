@@ -34,6 +34,7 @@ class Panel(LivePanel, Tracker):
     """
 
     first_phase = "preparing"
+    state: TrainingRun
 
     def __init__(self, name: str, **about: Any) -> None:
         options = {key: about.pop(key) for key in ("settings", "reporter", "live") if key in about}

@@ -102,8 +102,9 @@ class WidgetReporter(NullReporter):
         if "VSCODE_PID" not in os.environ and "google.colab" not in sys.modules:
             hint = _INTERRUPT_HINT
             buttons = [_button("Stop", f"Stop the run ({hint})", self._on_stop)]
-            if self.explain:
-                explain = _button("Explain", "Show what each worker does now", lambda _: self.explain())
+            explain_now = self.explain
+            if explain_now is not None:
+                explain = _button("Explain", "Show what each worker does now", lambda _: explain_now())
                 buttons.insert(0, explain)
         words = HTML(cards.part(cards.mark("dim", hint)))
         right = HBox([self._clock, *buttons, words], layout=Layout(align_items="center"))

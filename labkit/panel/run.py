@@ -55,7 +55,7 @@ class Table:
     """Rows under a head; a cell is text or a `Mark`."""
 
     head: Sequence[str]
-    rows: list[Sequence[str | Mark]]
+    rows: Sequence[Sequence[str | Mark]]
     more: int = 0  # rows that there are besides these
     stays: bool = True  # whether the summary has it, too
     widths: Sequence[int] = ()  # of the columns in percent, for a table whose numbers change
@@ -119,6 +119,7 @@ class Run:
     waits: str = ""  # for which resources it waits, if nothing is heard
     explained: tuple[float, list[str]] | None = None  # when a reader asked, and what each worker did then
     version: int = 0  # grows with each event: a panel is drawn only when there is something new
+    _phase_began: float = 0.0
 
     subtitle: str = ""  # on what it runs
     steps: list[Mark] = field(default_factory=list)  # a line of phases, or of counts
@@ -229,8 +230,10 @@ def joined(*parts: str | None) -> str:
 
 def whole(value: Any) -> int | None:
     """A whole number from 0 on, of Python or numpy; None for anything else, such as a search space."""
-    fits = isinstance(value, Real) and 0 <= value < 2**53 and value == int(value)
-    return int(value) if fits else None
+    if not isinstance(value, Real):
+        return None
+    number: Any = value  # typeshed's Real has no comparison with an int
+    return int(number) if 0 <= number < 2**53 and number == int(number) else None
 
 
 def record_of(run: Run, run_id: str, home: Path, **origin: Any) -> RunRecord:

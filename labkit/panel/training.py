@@ -106,6 +106,7 @@ class Report:
     @property
     def position(self) -> int:
         """The pass that it belongs to, from 0."""
+        assert self.passes is not None
         return max(self.passes - (self.step == 0), 0)
 
 
@@ -216,11 +217,13 @@ class TrainingRun(Run):
 
     def fraction(self) -> float | None:
         """Share of all steps that are done, 0 to 1; None if epochs or steps per epoch are unknown."""
-        if not self.workers or not (self.epochs or self.steps_of_run) or self.exceeds:
+        if not self.workers or self.exceeds:
             return None
-        if not self.epochs:
-            return min(self.made / self.steps_of_run, 1.0)
-        return min((self._reported or self.workers.leader.epochs_done) / self.epochs, 1.0)
+        if self.epochs:
+            leader = self.workers.leader
+            done = self._reported or (leader.epochs_done if leader is not None else 0)
+            return min(done / self.epochs, 1.0)
+        return min(self.made / self.steps_of_run, 1.0) if self.steps_of_run else None
 
     def eta(self, now: float) -> float | None:
         """Seconds left, from the pace since the first step, or since the workers began."""
@@ -256,11 +259,11 @@ class TrainingRun(Run):
         if not self.first_step_at:
             spent = self.phase_seconds(now)
             parts = {"training": spent.get("training"), "rest": spent.get("waiting for validations")}
-            parts = {part: value for part, value in parts.items() if value}
-            return {"start": max(total - sum(parts.values()), 0.0), **parts}
+            known = {part: value for part, value in parts.items() if value}
+            return {"start": max(total - sum(known.values()), 0.0), **known}
         spent = {part: value for part, value in self._parts.items() if value or part != "restart"}
-        parts = {"start": max(self.first_step_at - self.started_at, 0.0), **spent}
-        return {**parts, "rest": max(total - sum(parts.values()), 0.0)}
+        known = {"start": max(self.first_step_at - self.started_at, 0.0), **spent}
+        return {**known, "rest": max(total - sum(known.values()), 0.0)}
 
     def metrics(self) -> dict[str, Any]:
         """The latest metrics, of a report or of a step; when the run is over, those of the last report."""
@@ -605,11 +608,11 @@ class TrainingRun(Run):
         kind, words = _STATUSES.get(one.status, ("dim", one.status))
         if self.over and one.status == "pending":
             words = "○ not validated yet"
-        elif one.validating and not self.over:
+        elif one.validating and one.begun_at is not None and not self.over:
             kind, words = "wait", f"● validating {seconds(now - one.begun_at)}"
         elif late := self._words(one.late, 2):
             words = f"✓ {late}"
-        elif one.status == "timed out" and one.begun_at:
+        elif one.status == "timed out" and one.begun_at and one.decided_at:
             words += f" after {seconds(one.decided_at - one.begun_at)}"
         elif one.status == "failed" and one.reason:
             words += f": {short(one.reason, 60)}"
@@ -680,10 +683,10 @@ class TrainingRun(Run):
         found = [one.status for one in self.checkpoints]
         validated = self._validated()
         metrics = {name: value for name, value in self.metrics().items() if name not in validated}
-        reported, validated = self._words(metrics), self._words(validated)
+        reported, decided = self._words(metrics), self._words(validated)
         return joined(
             f"reported {reported}" if self._validates and reported else reported,
-            f"validated {validated}" if validated else "",
+            f"validated {decided}" if decided else "",
             self._rate(),
             f"{waiting:.0%} of each epoch waiting for data" if waiting >= 0.005 else "",
             plural(len(found), "checkpoint") if found else "",

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import LabError, expect_installed, expect_int
+from labkit.errors import BadInput, LabError, expect_installed, expect_int
 from labkit.files import atomic_write
 from labkit.runs.record import NOTE_NAME, Home, RunRecord, find, read
 from labkit.settings import Settings
@@ -72,7 +72,7 @@ def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
     """Return a dict of dicts as one, with names such as "model.width"; an empty one for anything else."""
     if not isinstance(settings, Mapping):
         return {}
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in settings.items():
         inner = _flat(value, f"{prefix}{name}.")
         flat |= inner or {f"{prefix}{name}": value}
@@ -88,8 +88,11 @@ def latest(name: str | None = None, home: Home = None, *, state: str | None = "f
     for record in records:
         if state in (None, record.state):
             return record
-    attempt = f"find a {state} run" + (f" of the name {name!r}" if name else "")
-    fact = f"the runs there are {', '.join(sorted({record.state for record in records}))}"
+    attempt = f"find a {state} run"
+    if name:
+        attempt += f" of the name {name!r}"
+    states = sorted({record.state for record in records})
+    fact = f"the runs there are {', '.join(states)}"
     raise LabError(attempt, fact, "runs.latest(…, state=None) returns the newest, runs.table() lists all")
 
 
@@ -101,7 +104,7 @@ def get(run: str | RunRecord, home: Home = None) -> RunRecord:
     for record in _named(None, home):
         if record.run_id == run_id:
             return record
-    raise LabError(f"find the run {run_id!r:.80}", "no run has this id", "runs.table() lists all")
+    raise BadInput(f"find the run {run_id!r:.80}", "no run has this id", "runs.table() lists all")
 
 
 def note(run: str | RunRecord, text: str, *, home: Home = None) -> None:
@@ -125,5 +128,5 @@ def _named(name: str | None, home: Home) -> list[RunRecord]:
     if not named:
         names = ", ".join(sorted({repr(record.name)[:60] for record in records})[:8])
         fact = f"the runs there are called {names}"
-        raise LabError(f"find a run of the name {name!r:.80}", fact, "use one of these names")
+        raise BadInput(f"find a run of the name {name!r:.80}", fact, "use one of these names")
     return named

@@ -17,23 +17,29 @@ _CHECKS = ("check-*",)  # of exercises whose kernel was killed during the check
 
 
 def old_folders(home: Path, seconds: float) -> dict[Path, int]:
-    """The folders that nothing was written into for so long, and the bytes in each."""
-    home, before = home.resolve(), time.time() - seconds
-    old, used = [path for pattern in (*_SESSIONS, *_CHECKS) for path in home.glob(pattern)], set()
+    """Return the folders that nothing was written into for so long, and the bytes in each."""
+    home = home.resolve()
+    limit = time.time() - seconds
+    old = [path for pattern in (*_SESSIONS, *_CHECKS) for path in home.glob(pattern)]
+    used: set[Path] = set()
     for record in find(home):
         folders = [Path(record.folder), *_checkpoints(record, home)]
-        young = any(_measure(folder)[1] >= before for folder in folders)
-        if young or record.state == "running" or record.note:
+        is_young = any(_measure(folder)[1] >= limit for folder in folders)
+        if is_young or record.state == "running" or record.note:
             used.update(path for folder in folders for path in (folder, *folder.parents))
         else:
             old += folders
-    measured = {path: _measure(path) for path in dict.fromkeys(old) if path.resolve() == path}
-    free = {path: size for path, (size, written) in measured.items() if written < before and path not in used}
-    return {path: size for path, size in free.items() if free.keys().isdisjoint(path.parents)}
+    sizes = {}
+    for path in old:
+        if path.resolve() == path and path not in used:
+            size, written = _measure(path)
+            if written < limit:
+                sizes[path] = size
+    return {path: size for path, size in sizes.items() if sizes.keys().isdisjoint(path.parents)}
 
 
 def _checkpoints(record: RunRecord, home: Path) -> Iterator[Path]:
-    """Their folder, if it is on this disk below the home: a run's own, and never a bucket or all runs."""
+    """Yield the folder of a run's checkpoints if it is below the home: a run's own, and never a bucket."""
     store = home / "objects" / "rclone"  # and in it a folder for each bucket
     path = (store / (record.storage_path or "").rpartition("://")[2]).resolve()  # or an absolute path
     for root in (store, home / "runs"):
@@ -42,6 +48,6 @@ def _checkpoints(record: RunRecord, home: Path) -> Iterator[Path]:
 
 
 def _measure(folder: Path) -> tuple[int, float]:
-    """(bytes, when something in it was written last); no link is followed."""
-    inside = [path.lstat() for path in (folder, *folder.rglob("*"))]
-    return sum(one.st_size for one in inside), max(one.st_mtime for one in inside)
+    """Return the bytes in a folder, and when something in it was last written; no link is followed."""
+    stats = [path.lstat() for path in (folder, *folder.rglob("*"))]
+    return sum(stat.st_size for stat in stats), max(stat.st_mtime for stat in stats)

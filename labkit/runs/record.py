@@ -27,11 +27,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from labkit import process_info
 from labkit.display.formatting import without_credentials
-from labkit.errors import LabError
+from labkit.errors import Damaged, LabError
 from labkit.files import atomic_write
 
 Home = Path | str | None  # the lab's home folder; None: from the settings
@@ -111,11 +111,15 @@ class RunRecord:
         values: dict[str, Any] = {}
         for text in texts:
             values |= json.loads(text)
-        record = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
-        for f in (f for f in fields(cls) if f.type is not Any):
-            value = getattr(record, f.name)
-            if not isinstance(value, f.type) or (isinstance(value, int) and abs(value) >= 2**63):
-                raise ValueError(f"its {f.name} is {value!r:.80}")
+        record = cls(**{part.name: values[part.name] for part in fields(cls) if part.name in values})
+        for part in fields(cls):
+            value = getattr(record, part.name)
+            if part.type is Any:
+                continue
+            if not isinstance(value, cast(type, part.type)) or (
+                isinstance(value, int) and abs(value) >= 2**63
+            ):
+                raise ValueError(f"its {part.name} is {value!r:.80}")
         if not all(isinstance(entry, dict) for entry in record.history):
             raise ValueError("an entry of its history is not a JSON object")
         if None in map(number, record.seconds_per_epoch):
@@ -135,7 +139,7 @@ class RunRecord:
 
 
 def _epochs_in(history: list) -> int:
-    """How many epochs have an entry: a loop may report several times in one. Without numbers, the entries."""
+    """Count the epochs that have an entry; without numbers of epochs, count the entries."""
     try:
         return len({math.ceil(entry["epoch"]) for entry in history})
     except (TypeError, KeyError, ValueError, OverflowError):
@@ -148,40 +152,43 @@ def read(path: Path | str) -> RunRecord:
     A "running" one whose process is gone becomes "lost".
     """
     path = Path(path)
-    path = path / FILE_NAME if path.is_dir() or path.suffix != ".json" else path  # a folder may be gone
+    if path.is_dir() or path.suffix != ".json":  # a folder may be gone
+        path = path / FILE_NAME
     files = [path, *path.parent.glob(NOTE_NAME)]
     try:
         record = RunRecord.from_json(*(file.read_text(encoding="utf-8") for file in files))
     except (OSError, ValueError, TypeError, RecursionError) as error:  # also if it is not UTF-8
-        wrong, gone = path, path.parent
+        damaged = path
+        to_delete = path.parent
         # Perhaps only the note is damaged.
         with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             RunRecord.from_json(path.read_text(encoding="utf-8"))
-            wrong = gone = files[-1]
-        fix = f"delete {gone} if it can't be repaired; runs.table() lists the other runs"
-        raise LabError(f"read the run record {wrong}", str(error), fix) from error
-    lost = record.state == "running" and not _may_live(record.process)
-    return replace(record, folder=str(path.parent), state="lost" if lost else record.state)
+            damaged = to_delete = files[-1]
+        fix = f"delete {to_delete} if it can't be repaired; runs.table() lists the other runs"
+        raise Damaged(f"read the run record {damaged}", str(error), fix) from error
+    is_lost = record.state == "running" and not _may_live(record.process)
+    return replace(record, folder=str(path.parent), state="lost" if is_lost else record.state)
 
 
 def find(home: Path | str) -> list[RunRecord]:
     """Read the records below ``home/runs``, newest run first. A damaged one is skipped with a warning."""
-    found = []
+    records = []
     for path in Path(home).glob(f"runs/*/*/{FILE_NAME}"):
         try:
-            found.append(read(path))
+            records.append(read(path))
         except LabError as error:
             warnings.warn(f"skipped {path}: {error.fact}", stacklevel=2)
-    return sorted(found, key=lambda record: (record.started, record.run_id), reverse=True)
+    return sorted(records, key=lambda record: (record.started, record.run_id), reverse=True)
 
 
 def folder_of(home: Path | str, name: str, run_id: str) -> Path:
-    """The folder of a run's record. Of a name, what could lead out of ``runs`` is replaced, and it is cut."""
-    return Path(home) / "runs" / (re.sub(r"[^\w.-]+", "-", name)[:80].strip(".-") or "run") / run_id
+    """Return the folder of a run's record. What in a name could lead out of ``runs`` is replaced."""
+    safe_name = re.sub(r"[^\w.-]+", "-", name)[:80].strip(".-")
+    return Path(home) / "runs" / (safe_name or "run") / run_id
 
 
 def number(value: Any) -> float | None:
-    """The value as a float; None if it isn't a number (True and False are none), or is too large for one."""
+    """Return the value as a float; None if it isn't a number (a bool is none), or is too large for one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -194,22 +201,25 @@ def number(value: Any) -> float | None:
 
 
 def source_of(code: Any) -> str:
-    """The text of a function, a frame, or a class's methods; "" if Python doesn't have its text.
+    """Return the text of a function, a frame, or a class's methods; "" if Python doesn't have its text.
 
     Python reads the file of an imported function when it is asked, so it has what was saved last.
     """
     while isinstance(code, functools.partial):
         code = code.func
-    # `inspect` looks for a notebook's class in a file, and finds none; its functions have their text.
-    methods = [one for one in vars(code).values() if inspect.isfunction(one)] if inspect.isclass(code) else []
+    parts = [code]
+    if inspect.isclass(code):
+        # `inspect` looks for a notebook's class in a file, and finds none; its functions have their text.
+        methods = [member for member in vars(code).values() if inspect.isfunction(member)]
+        parts = methods or [code]
     # What is built in, typed at a prompt or an object has no text.
     with contextlib.suppress(OSError, TypeError, SyntaxError):
-        return textwrap.dedent("".join(inspect.getsource(inspect.unwrap(one)) for one in methods or [code]))
+        return textwrap.dedent("".join(inspect.getsource(inspect.unwrap(part)) for part in parts))
     return ""
 
 
 def git_commit() -> str | None:
-    """The commit that is checked out here, without later changes; None outside of a repository."""
+    """Return the commit that is checked out here, without later changes; None outside of a repository."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = ["git", "rev-parse", "--verify", "--quiet", "HEAD"]
         return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=5).strip()
@@ -222,7 +232,7 @@ def this_process() -> dict[str, Any]:
 
 
 def _may_live(process: dict[str, Any]) -> bool:
-    """Whether the process of a run may still be running. Those of other machines can't be looked up."""
+    """Return whether a run's process may still be running. Those of other machines can't be looked up."""
     if process.get("machine") not in (None, _machine()):
         return True
     with contextlib.suppress(LookupError, TypeError, ValueError, OverflowError):  # damaged, or it has ended
@@ -232,7 +242,7 @@ def _may_live(process: dict[str, Any]) -> bool:
 
 
 def _machine() -> str:
-    """Distinguishes machines that share a home folder, without giving the machine's name."""
+    """Return a hash that tells machines with a common home folder apart, and hides the machine's name."""
     return hashlib.sha256(platform.node().encode()).hexdigest()[:12]
 
 
@@ -240,13 +250,13 @@ def _machine() -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON has no type for. No metric may prevent the record from being written."""
+    """Convert a value that JSON has no type for. No metric may prevent the record from being written."""
     # Scalars and arrays of numpy and torch have tolist().
     return value.tolist() if hasattr(value, "tolist") else _SHORT.repr(value)
 
 
 def setting(value: Any, name: str = "", depth: int = 0) -> Any:
-    """A setting in short: no text whose name says that it is a secret; of data, only its kind and size."""
+    """Summarize a setting: redact text whose name says that it is a secret, reduce data to kind and size."""
     kind = type(value).__name__
     if isinstance(value, (str, bytes)) and _SECRET.search(name):
         return "(secret)"
@@ -266,10 +276,17 @@ def setting(value: Any, name: str = "", depth: int = 0) -> Any:
         return f"{kind} of {len(value)}"
     text = value if isinstance(value, str) else getattr(value, "__qualname__", None)
     if text is None and type(value).__repr__ is object.__repr__:
-        # Its numbers alone: texts and parts may be secrets, large, or change meanwhile.
-        own = list(getattr(value, "__dict__", {}).items())
-        numbers = [f"{n}={setting(v)}" for n, v in own if isinstance(v, (bool, int, float))]
-        hidden = not numbers or _SECRET.search(name)
-        return kind if hidden else f"{kind}({', '.join(numbers[:_LONGEST])})"[:200]
-    text = _SHORT.repr(value) if text is None else text
+        return _numbers_of(value, name)
+    if text is None:
+        text = _SHORT.repr(value)
     return kind if " at 0x" in text else without_credentials(text)[:200]  # addresses differ from run to run
+
+
+def _numbers_of(value: Any, name: str) -> str:
+    """Describe an object by its numbers: its texts and parts may be secrets, large, or change meanwhile."""
+    kind = type(value).__name__
+    attributes = list(getattr(value, "__dict__", {}).items())
+    numbers = [f"{key}={setting(part)}" for key, part in attributes if isinstance(part, (bool, int, float))]
+    if not numbers or _SECRET.search(name):
+        return kind
+    return f"{kind}({', '.join(numbers[:_LONGEST])})"[:200]

@@ -25,9 +25,9 @@ from typing import Any, TextIO
 
 import psutil
 
-from labkit import process_info
+from labkit import _spark, process_info
 from labkit.display import tracebacks
-from labkit.errors import LabError, RunFailed
+from labkit.errors import BadInput, LabError, RunFailed
 from labkit.interrupts import wait_until
 from labkit.panel.panel import Panel
 from labkit.settings import variables_set
@@ -39,18 +39,10 @@ _SILENT_SECONDS = 60.0  # without a word of a rank
 _LATE_SECONDS = 3.0  # for the last word of a rank, when `run` has returned
 _PATIENCE = 5.0  # seconds for a JVM to answer, or for ranks to end after their job was cancelled
 _LOG_END = 50_000  # characters of the log that are looked at
-# The frame of the file in which pyspark calls the function.
-_CALLER = re.compile(r"^<module>, train\.py, line \d+\n(?: +output = fn\(.*\n)?", re.MULTILINE)
-# In torchrun's report, a rank that was killed; it has no traceback. torchrun ends the others with SIGTERM.
-_KILLED = re.compile(r"rank\s*: (\d+) .*\n\s*exitcode\s*: -\d+ .*\((?!SIGTERM)(SIG\w+)\)")
-# The last line of a traceback, or of a program that refuses its command line. Not torchrun's own errors.
-_REASON = re.compile(r"^(?:\[rank\d+\]: ?)?((?!torch\.)[\w.]+(?:Error|Exception)\b.*|.*: error: .*)$", re.M)
-_TORCHRUN_FAILED = "ChildFailedError"
 _NOTHING_SEEN = (
     "Neither a step nor a report was seen. The panel follows PyTorch loops in the ranks, and none in "
     "processes that a rank starts: the log has what those print"
 )
-_SPARK = re.compile(r"\[[A-Z_.\d-]{6,}\]:? .+")
 _FIXES = {  # pattern: fix; `{0}` is the pattern's group
     r"CONTEXT_ONLY_VALID_ON_DRIVER|cannot pickle '?[\w.]+'? object|Could not serialize object": (
         "create inside the function what cannot be pickled, such as a lock. Spark's session exists in this "
@@ -91,8 +83,9 @@ class SparkPanel(Panel):
         count = getattr(distributor, "num_processes", None)
         if not isinstance(count, int):
             fix = "panel.watch(TorchDistributor(num_processes=2, local_mode=True, use_gpu=False))"
-            raise LabError("follow a TorchDistributor", f"{distributor!r} is not one", fix)
-        self._about["world_size"], self._distributor = count, distributor
+            raise BadInput("follow a TorchDistributor", f"{distributor!r} is not one", fix)
+        self._about["world_size"] = count
+        self._distributor = distributor
         if self.state.status == "ready":
             self.state.world_size = count
         return self
@@ -116,7 +109,7 @@ class SparkPanel(Panel):
         super().receive(event)
 
     def files(self) -> list[tuple[str, str]]:
-        """The log of torchrun and the ranks, and Spark's logs."""
+        """List the log of torchrun and the ranks, and Spark's logs."""
         listed = [("printed by torchrun and the ranks", str(self._log))] if self._log else []
         if prepared.current(self.settings.home):
             listed.append(("Spark's logs", str(self._folder())))
@@ -178,14 +171,14 @@ class SparkPanel(Panel):
         return self._run_failed(str(error))
 
     def _run_failed(self, text: str = "") -> RunFailed:
-        """The error for the failure that the state has; `text` is Spark's own error."""
+        """Return the error for the failure that the state has; `text` is Spark's own error."""
         failure = self.state.failures[-1]
         if failure.rank is None:
             fact = failure.message if self._begun else f"no rank was started: {failure.message}"
         elif failure.text.startswith("killed"):
             fact = f"rank {failure.rank} was {failure.text}"
-        elif failure.message.startswith("SystemExit") and (reason := self._reason()):
-            fact = f"rank {failure.rank} ended with {failure.message}; the log says: {reason}"
+        elif failure.message.startswith("SystemExit") and self._reason():
+            fact = f"rank {failure.rank} ended with {failure.message}; the log says: {self._reason()}"
         else:
             fact = f"rank {failure.rank} raised {failure.message}"
         return RunFailed(f"finish the run {self.state.name!r}", fact, self._fix(failure.text, text))
@@ -193,12 +186,14 @@ class SparkPanel(Panel):
     # -- a launch -------------------------------------------------------------------------------------
 
     def _followed(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """`run` of a TorchDistributor, with the ranks followed and their output captured."""
+        """Return `run` of a TorchDistributor, with the ranks followed and their output captured."""
 
         def followed(what: Any, *args: Any, **kwargs: Any) -> Any:
             function, args = self._as_function(what, args, kwargs)
             self._launched = "function" if callable(what) else "file"
-            self._begun, self._returned = set(), set()
+            self._begun = set()
+            self._returned = set()
+            assert self._log is not None  # `__enter__` has chosen it
             with _captured(self._log):
                 result = run(TrackedFunction(function, self), *args, **kwargs)
             self._raise_hidden_failure()
@@ -211,7 +206,7 @@ class SparkPanel(Panel):
         return followed
 
     def _as_function(self, what: Any, args: tuple, kwargs: dict) -> tuple[Callable[..., Any], tuple]:
-        """The function that a rank calls, and its arguments, for all that TorchDistributor's `run` takes.
+        """Return the function that a rank calls, and its arguments, for all that `run` takes.
 
         Raises:
             LabError: it is neither a function nor a file.
@@ -221,31 +216,32 @@ class SparkPanel(Panel):
             return what, args
         if not isinstance(what, (str, Path)):
             fact = f"its first argument is {_kind(what)}: a function that was called already?"
-            raise LabError(
-                attempt, fact, "distributor.run(train, …): without parentheses, then its arguments"
-            )
+            fix = "distributor.run(train, …): without parentheses, then its arguments"
+            raise BadInput(attempt, fact, fix)
         if kwargs:
             names = " ".join(f'"--{name}={value}"' for name, value in kwargs.items())
             fact = f"a file has a command line, and no named arguments ({', '.join(kwargs)})"
-            raise LabError(attempt, fact, f'distributor.run("{what}", {names})')
+            raise BadInput(attempt, fact, f'distributor.run("{what}", {names})')
         words = tuple(map(str, args))
         if str(what) == "-m":
             if not words:
-                raise LabError(attempt, "no module follows -m", 'distributor.run("-m", "package.module")')
+                raise BadInput(attempt, "no module follows -m", 'distributor.run("-m", "package.module")')
             return run_module, words
         path = Path(what).expanduser()
         if path.is_file():
             path = path.absolute()  # a rank's working folder is another one on executors
         elif self.host() == "127.0.0.1":
-            raise LabError(attempt, f"there is no file {path.absolute()}", _similar(path))
+            raise BadInput(attempt, f"there is no file {path.absolute()}", _similar(path))
         return run_file, (str(path), *words)
 
     def _raise_hidden_failure(self) -> None:
         """Raise the error that `run` did not raise, if a rank did not return."""
         size = self._distributor.num_processes
-        wait_until(
-            lambda: len(self._returned) >= size or self.state.failures, seconds=_LATE_SECONDS, check=int
-        )
+
+        def is_decided() -> bool:
+            return len(self._returned) >= size or bool(self.state.failures)
+
+        wait_until(is_decided, seconds=_LATE_SECONDS, check=int)
         if self.state.failures:
             with self.update():
                 self._keep_killed()
@@ -253,7 +249,7 @@ class SparkPanel(Panel):
         missing = sorted(set(range(size)) - self._returned)
         # In local mode torchrun's word is always in the log: a rank may have left with os._exit(0).
         lost = [rank for rank in missing if rank in self._begun and not self._distributor.local_mode]
-        if lost or (missing and _TORCHRUN_FAILED in self._log_end()):
+        if lost or (missing and _spark.TORCHRUN_FAILED in self._log_end()):
             ranks = " and ".join(f"rank {rank}" for rank in lost or missing)
             with self.update() as state:
                 state.fail(f"{ranks} did not return: {self._reason() or 'the log has no reason'}", None)
@@ -294,7 +290,7 @@ class SparkPanel(Panel):
         process_info.terminate(left, grace=1)
 
     def _processes(self) -> list[psutil.Process]:
-        """The processes of ranks that torchrun has started for this kernel on this machine."""
+        """Return the processes of ranks that torchrun has started for this kernel on this machine."""
         ours = prepared.current(self.settings.home)
         return [] if ours is None else ours.ranks()
 
@@ -304,20 +300,21 @@ class SparkPanel(Panel):
         return prepared.folder_of(self.settings.home) / "logs"
 
     def _log_end(self) -> str:
-        with contextlib.suppress(OSError):
-            return self._log.read_text(errors="replace")[-_LOG_END:]
+        if self._log is not None:
+            with contextlib.suppress(OSError):
+                return self._log.read_text(errors="replace")[-_LOG_END:]
         return ""
 
     def _keep_killed(self) -> None:
         """If a rank was killed, make that the failure: the others then report a lost connection."""
-        killed = _KILLED.search(self._log_end())
+        killed = _spark.KILLED.search(self._log_end())
         if killed is not None:
             self.state.failures.clear()
             self.state.fail(f"killed ({killed[2]})", int(killed[1]))
 
     def _reason(self) -> str:
         """Return the log's last line that says why something failed, or ""."""
-        reasons = _REASON.findall(self._log_end())
+        reasons = _spark.REASON.findall(self._log_end())
         return reasons[-1].strip()[:300] if reasons else ""
 
     def _fix(self, *texts: str) -> str:
@@ -352,8 +349,8 @@ def _similar(path: Path) -> str:
 
 
 def _shortened(text: str) -> str:
-    """The short form of a rank's traceback, without the file in which pyspark calls the function."""
-    return _CALLER.sub("", tracebacks.shorten_text(text))
+    """Return the short form of a rank's traceback, without the file in which pyspark calls the function."""
+    return _spark.CALLER.sub("", tracebacks.shorten_text(text))
 
 
 def _of_spark(error: BaseException) -> bool:
@@ -363,11 +360,11 @@ def _of_spark(error: BaseException) -> bool:
 
 
 def summary(text: str) -> str:
-    """The message of a Spark error in one line, without Java's stack trace."""
-    reasons = _REASON.findall(text)
+    """Return the message of a Spark error in one line, without Java's stack trace."""
+    reasons = _spark.REASON.findall(text)
     if reasons:
         return reasons[0].strip()[:300]
-    with_code = _SPARK.search(text)
+    with_code = _spark.ERROR_CODE.search(text)
     return (with_code[0] if with_code else text.strip()).partition("\n")[0][:300]
 
 
@@ -391,7 +388,7 @@ def _captured(log: Path) -> Iterator[None]:
     """Write into `log` what is printed by this thread, which runs pyspark, and by threads that start here."""
     log.parent.mkdir(parents=True, exist_ok=True)
     others = set(threading.enumerate()) - {threading.current_thread()}
-    logger = logging.getLogger("TorchDistributor")  # it prints that it has started
+    logger = logging.getLogger(_spark.LOGGER)
     level = logger.level
     logger.setLevel(logging.WARNING)
     with log.open("a", encoding="utf-8", errors="replace", buffering=1) as file:
@@ -408,7 +405,9 @@ class _Divided:
     """A stream that passes on what `others` write, and writes everything else into a log file."""
 
     def __init__(self, stream: TextIO, log: TextIO, others: set[threading.Thread]) -> None:
-        self._stream, self._log, self._others = stream, log, others
+        self._stream = stream
+        self._log = log
+        self._others = others
 
     def write(self, text: str) -> int:
         if self._log.closed or threading.current_thread() in self._others:

@@ -20,7 +20,7 @@ from botocore.handlers import add_expect_header
 from fsspec.asyn import sync_wrapper
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
-from labkit.errors import LabError
+from labkit.errors import BadInput
 from labkit.storage import keys as keys_file
 from labkit.storage.store import bad_part
 
@@ -43,14 +43,17 @@ class ObjectFiles(s3fs.S3FileSystem):
     protocol = ("s3", "s3a")
 
     def __init__(self, *, endpoint: str, keys: str, hasty: bool = False) -> None:
-        session, given = AioSession(), {}
+        session = AioSession()
+        from_environment = {}
         if Path(keys).is_file():
             # On this session only: in the environment it would hide the reader's own ~/.aws/credentials.
             session = AioSession(profile=keys_file.PROFILE)
             session.set_config_variable("credentials_file", keys)
         else:
-            names = {"key": "LABKIT_S3_ACCESS_KEY", "secret": "LABKIT_S3_SECRET_KEY"}
-            given = {name: os.environ.get(variable) or None for name, variable in names.items()}
+            from_environment = {
+                "key": os.environ.get("LABKIT_S3_ACCESS_KEY") or None,
+                "secret": os.environ.get("LABKIT_S3_SECRET_KEY") or None,
+            }
         # With "Expect: 100-continue", aiohttp waits for the server's word without a limit, and a server in Go
         # that refuses an object unread waits for its body, also without a limit. See docs/upstream.md.
         session.unregister("before-call.s3", add_expect_header)
@@ -58,7 +61,7 @@ class ObjectFiles(s3fs.S3FileSystem):
         host = urlsplit(endpoint).hostname or ""
         local = host in ("localhost", "::1") or host.startswith("127.")
         super().__init__(
-            **given,
+            **from_environment,
             session=session,
             endpoint_url=endpoint,
             config_kwargs={
@@ -92,9 +95,11 @@ class ObjectFiles(s3fs.S3FileSystem):
         with contextlib.suppress(FileNotFoundError):
             self.call_s3("list_objects_v2", Bucket=name, MaxKeys=1)
             return
-        where = {"CreateBucketConfiguration": {"LocationConstraint": _region()}}
+        options = {}
+        if _region() != _DEFAULT_REGION:
+            options = {"CreateBucketConfiguration": {"LocationConstraint": _region()}}
         try:
-            self.call_s3("create_bucket", Bucket=name, **(where if _region() != _DEFAULT_REGION else {}))
+            self.call_s3("create_bucket", Bucket=name, **options)
         except FileExistsError:  # another process was faster, or another user has it
             self.call_s3("list_objects_v2", Bucket=name, MaxKeys=1)
 
@@ -102,11 +107,11 @@ class ObjectFiles(s3fs.S3FileSystem):
     # delete "axb". Only `glob` gets a pattern here: ``files.rm(files.glob("lab/*.png"))``.
 
     def split_path(self, path: str) -> tuple[str, str, None]:
-        """(bucket, key, None): a name may have "?versionId=" in it, too."""
+        """Return (bucket, key, None): a name may have "?versionId=" in it, too."""
         plain = self._strip_protocol(path).lstrip("/")
         if plain and bad_part(plain):
             fact = 'a part of it is empty, "." or "..", which HTTP clients and servers take away'
-            raise LabError(f"use {path!r:.200} in the store", fact, f"{posixpath.normpath(plain)!r:.200}")
+            raise BadInput(f"use {path!r:.200} in the store", fact, f"{posixpath.normpath(plain)!r:.200}")
         bucket, key, _ = super().split_path(path)
         return bucket, key and path.partition(f"{bucket}/")[2], None
 
@@ -126,13 +131,14 @@ class ObjectFiles(s3fs.S3FileSystem):
         await super()._get(rpath, lpath, recursive, **options)
 
     async def _pairs(self, base: str, target: str, recursive: bool, *, into: bool) -> tuple[list, list]:
-        """The objects of a file or folder, and where each goes: as with `cp`, `into` a folder that exists."""
+        """Return the objects of a file or folder, and where each goes: as `cp` does, `into` a folder."""
         base = self._strip_protocol(base)
-        found = await self._find(base) if recursive else [base]
-        if not found:
+        names = await self._find(base) if recursive else [base]
+        if not names:
             raise FileNotFoundError(base)
-        folder = f"{target.rstrip('/')}/{posixpath.basename(base)}" if into else target
-        return found, [folder + one.removeprefix(base) for one in found]
+        if into:
+            target = f"{target.rstrip('/')}/{posixpath.basename(base)}"
+        return names, [target + name.removeprefix(base) for name in names]
 
 
 def _refuse_what_hides(folder: Path, bucket: str, key: str) -> None:
@@ -141,17 +147,17 @@ def _refuse_what_hides(folder: Path, bucket: str, key: str) -> None:
     `folder` has the objects of the lab's own server, rclone. It refuses both after the upload, and from then
     on doesn't find what is in the folder. A look at its disk takes microseconds, and no request.
     """
-    path, attempt = folder / bucket / key.rstrip("/"), f"write the object {bucket}/{key}"
+    attempt = f"write the object {bucket}/{key}"
+    path = folder / bucket / key.rstrip("/")
     why = "and this store keeps objects as files, so a key can't be both a folder and an object"
     if path.is_dir() or key.endswith("/"):
         name = posixpath.join(bucket, key.rstrip("/"), "part-0")
-        raise LabError(attempt, f"there is a folder of that name, {why}", f"use a key in it, such as {name}")
+        raise BadInput(attempt, f"there is a folder of that name, {why}", f"use a key in it, such as {name}")
     for parent in path.relative_to(folder / bucket).parents:
         if (folder / bucket / parent).is_file():
             fact = f"{bucket}/{parent} is an object, {why}"
-            raise LabError(
-                attempt, fact, f'use another key, or store.files.rm_file("{bucket}/{parent}") first'
-            )
+            fix = f'use another key, or store.files.rm_file("{bucket}/{parent}") first'
+            raise BadInput(attempt, fact, fix)
 
 
 def _end_of_a_redirect(response: Any, operation: Any, **_: Any) -> None:

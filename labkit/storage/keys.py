@@ -5,7 +5,7 @@ import contextlib
 import shlex
 from pathlib import Path
 
-from labkit.errors import LabError
+from labkit.errors import Damaged
 from labkit.files import private_file
 
 PROFILE = "labkit"  # in the file
@@ -18,14 +18,15 @@ def write_keys(path: Path, access: str, secret: str) -> Path:
 
 
 def read_keys(path: Path) -> tuple[str, str]:
-    """(access key, secret key) of a file that `write_keys` has written."""
-    parser, keys = configparser.RawConfigParser(), ("", "")
+    """Return (access key, secret key) of a file that `write_keys` has written."""
+    parser = configparser.RawConfigParser()
+    keys = ("", "")
     with contextlib.suppress(configparser.Error, KeyError, ValueError):  # a message may have a key in it
         parser.read(path, encoding="utf-8")
         keys = parser[PROFILE]["aws_access_key_id"], parser[PROFILE]["aws_secret_access_key"]
     if not all(keys):
         fix = f"rm {shlex.quote(str(path))}: the lab makes new keys"
-        raise LabError(f"read the keys in {path}", "it is damaged", fix)
+        raise Damaged(f"read the keys in {path}", "it is damaged", fix)
     return keys
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import interrupts
 from labkit.display.formatting import without_credentials
-from labkit.errors import LabError, expect_installed
+from labkit.errors import BadInput, LabError, NotReachable, expect_installed
 from labkit.settings import Settings
 from labkit.storage.keys import read_keys, write_keys
 
@@ -44,8 +44,12 @@ _RENEW = (
 _PROFILE = "unset AWS_PROFILE, or make that profile: aws configure --profile {profile}"
 _CONFIG = "correct the file {config}, or: export AWS_CONFIG_FILE=/dev/null"
 _BUNDLE = "unset AWS_CA_BUNDLE, or let it name a file with certificates"
-_REGION_CODES = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
-_REGION_CODES += ("InvalidLocationConstraint", "InvalidRegionName")
+_REGION_CODES = (
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+    "InvalidLocationConstraint",
+    "InvalidRegionName",
+)
 _FIXES = {  # for S3's codes, and for exceptions of botocore
     **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError"), _KEYS),
     **dict.fromkeys(("AccessDenied", "403", "BucketAlreadyExists"), _RIGHT),
@@ -84,7 +88,7 @@ class Store:
         return arrow(self.files)
 
     def read_keys(self) -> tuple[str | None, str | None]:
-        """(access key, secret key), for another client; (None, None) if clients find keys by themselves."""
+        """Return (access key, secret key), for another client; Nones if clients find keys by themselves."""
         return read_keys(self.keys) if self.keys is not None else (None, None)
 
     def bucket(self, name: str) -> str:
@@ -94,7 +98,7 @@ class Store:
         return name
 
     def storage_path(self, *parts: str) -> str:
-        """The path of `parts` below the home bucket, without ``s3://``, for ``RunConfig(storage_path=…)``."""
+        """Return a path below the home bucket, without ``s3://``, for ``RunConfig(storage_path=…)``."""
         return "/".join((self.home_bucket, *parts))
 
     @contextlib.contextmanager
@@ -105,7 +109,7 @@ class Store:
         except LabError:
             raise
         except Exception as error:
-            raise LabError(attempt, *_explain(error, self.endpoint, self._otherwise())) from error
+            raise NotReachable(attempt, *_explain(error, self.endpoint, self._otherwise())) from error
 
     def _otherwise(self) -> str:
         """Return the fix of an error that no rule knows."""
@@ -148,7 +152,8 @@ class Store:
 
         Ray would meet the same errors minutes later, in a worker, with a long traceback.
         """
-        files, path = self._files(hasty=True), f"{self.home_bucket}/.labkit/check-{secrets.token_hex(4)}"
+        files = self._files(hasty=True)
+        path = f"{self.home_bucket}/.labkit/check-{secrets.token_hex(4)}"
         with self.explained(f"make the bucket {self.home_bucket!r}"):
             files.make_bucket(self.home_bucket)
         with self.explained(f"write, read and delete an object in the bucket {self.home_bucket!r}"):
@@ -187,12 +192,12 @@ def connect(
         fix = f'storage.connect("{example}"), or export LABKIT_S3_ENDPOINT={example}'
         if url.startswith("s3://"):
             fix += f"; the bucket comes separately: bucket={url.removeprefix('s3://').partition('/')[0]!r}"
-        raise LabError(attempt, f"the endpoint is {shown!r}, which is not a URL", fix)
+        raise BadInput(attempt, f"the endpoint is {shown!r}, which is not a URL", fix)
     if access_key is None and secret_key is None:
         access_key, secret_key = settings.s3_access_key, settings.s3_secret_key
     if bool(access_key) != bool(secret_key):  # the given one would be ignored, and AWS's own pair used
         fix = f"give both or none: storage.connect({shown!r}, access_key, secret_key)"
-        raise LabError(attempt, "one of the two keys is missing", fix)
+        raise BadInput(attempt, "one of the two keys is missing", fix)
     keys = None
     if access_key and secret_key:
         keys = Path(tempfile.mkdtemp(prefix="labkit-keys-")) / "credentials"
@@ -207,13 +212,15 @@ def connect(
 
 def _explain(error: BaseException, endpoint: str, otherwise: str) -> tuple[str, str]:
     """Return (fact, fix) of an error of s3fs or botocore, by S3's code or the exception's name."""
-    chain = [error]
-    while link := chain[-1].__cause__ or chain[-1].__context__:
+    chain = []
+    link: BaseException | None = error
+    while link is not None:
         chain.append(link)
+        link = link.__cause__ or link.__context__
     responses = [getattr(link, "response", None) for link in chain]
     answers = [response for response in responses if isinstance(response, dict) and "Error" in response]
     codes = [str(answer["Error"].get("Code")) for answer in answers]
-    names = [*codes, *(kind.__name__ for link in chain for kind in type(link).__mro__)]
+    names = [*codes, *(cls.__name__ for link in chain for cls in type(link).__mro__)]
     shown = without_credentials(endpoint)
     bundle = os.environ.get("AWS_CA_BUNDLE", "")
     if "FileNotFoundError" in names and "HTTPClientError" in names and bundle and not os.path.exists(bundle):
@@ -231,7 +238,8 @@ def _explain(error: BaseException, endpoint: str, otherwise: str) -> tuple[str, 
 
 def _filled_in(fix: str, answer: dict[str, Any], endpoint: str) -> str:
     """Return a fix with the region and the endpoint that S3's answer names, and this process's AWS files."""
-    error, headers = answer.get("Error", {}), answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    error = answer.get("Error", {})
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     host = str(error.get("Endpoint") or "").removeprefix(f"{error.get('Bucket')}.")
     host = re.sub(r"^[^.]+\.(?=s3[.-])", "", host)
     text = f"{error.get('Message')} {host} {endpoint}"
@@ -246,12 +254,12 @@ def _filled_in(fix: str, answer: dict[str, Any], endpoint: str) -> str:
 
 
 def _is_temporary(answer: dict[str, Any]) -> bool:
-    """Whether S3 has refused the access key of temporary keys, which begins with ASIA."""
+    """Return whether S3 has refused the access key of temporary keys, which begins with ASIA."""
     return str(answer["Error"].get("AWSAccessKeyId", "")).startswith("ASIA")
 
 
 def hint_for(text: str) -> str | None:
-    """What to do about an error text from a worker, where botocore says that a store here did not answer."""
+    """Return the fix for a worker's error text in which botocore says that a store here didn't answer."""
     if "endpoint URL" not in text or "//127.0.0.1:" not in text:
         return None
     return (
@@ -261,7 +269,7 @@ def hint_for(text: str) -> str | None:
 
 
 def bad_part(path: str) -> bool:
-    """Whether a part is empty, "." or "..": HTTP clients take these away, and ask for another object."""
+    """Return whether a part is empty, "." or "..": HTTP clients drop these, and ask for another object."""
     return not {"", ".", ".."}.isdisjoint(path.split("/"))
 
 
@@ -278,4 +286,4 @@ def check_run_name(name: str, *, only_ascii: bool = True) -> None:
         fact = f"a name has printable {'ASCII ' * only_ascii}characters, and between slashes no part is "
         fact += 'empty, "." or "..", or has more than 255 bytes (600 in all)'
         possible = re.sub(r"[^a-zA-Z0-9_=.-]+", "-", text)[:255].strip("-.") or "my-run"
-        raise LabError(f"start a run with the name {name!r:.80}", fact, f"RunConfig(name={possible!r})")
+        raise BadInput(f"start a run with the name {name!r:.80}", fact, f"RunConfig(name={possible!r})")

@@ -8,9 +8,11 @@ __all__ = ["TrainPanel", "reported_checkpoints"]
 def __getattr__(name: str) -> Any:
     """Import what is asked for: a run's controller unpickles a small callback, and needs no panel."""
     if name == "TrainPanel":
-        from labkit.train.panel import TrainPanel as found
-    elif name == "reported_checkpoints":
-        from labkit.train.callbacks import reported_checkpoints as found
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return found
+        from labkit.train.panel import TrainPanel
+
+        return TrainPanel
+    if name == "reported_checkpoints":
+        from labkit.train.callbacks import reported_checkpoints
+
+        return reported_checkpoints
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

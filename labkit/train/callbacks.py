@@ -115,7 +115,7 @@ class FirstFailure(NamedTuple):
     died: str = ""
 
 
-def first_failure(exceptions: dict[int, Exception]) -> FirstFailure:
+def first_failure(exceptions: dict[int, Any]) -> FirstFailure:
     """Return the failure that most likely caused those of the other ranks.
 
     A process that dies says nothing, and lets the others fail because they lost their connection to it.

@@ -56,10 +56,10 @@ class Waiting(NamedTuple):
 def explain(workers: Iterable[WorkerState]) -> list[str]:
     """One line for each rank, and one on which rank the others wait for, if the stacks tell."""
     workers = sorted(workers, key=lambda worker: worker.rank)
-    found = {worker.rank: _look(worker) if _is_here(worker.node) else None for worker in workers}
+    found = {worker.rank: _look(worker) for worker in workers if _is_here(worker.node)}
     away = "its process {0.pid} is on another machine ({0.node})"
-    lines = [f"rank {one.rank}: {found[one.rank] or away.format(one)}" for one in workers]
-    if None in found.values():
+    lines = [f"rank {one.rank}: {found.get(one.rank) or away.format(one)}" for one in workers]
+    if len(found) < len(workers):
         return lines  # the guilty one may be among those that were not seen
     guilty = [rank for rank, one in found.items() if not one.call]
     early, late = ([rank for rank in found if (found[rank].call == _REPORT) is it] for it in (True, False))

@@ -78,7 +78,8 @@ class TrainPanel(Panel):
                 not a Ray Train trainer; its storage path is relative; or its validation function captures a
                 large object.
         """
-        scaling, run = (getattr(trainer, f"{part}_config", None) for part in ("scaling", "run"))
+        scaling: Any = getattr(trainer, "scaling_config", None)
+        run: Any = getattr(trainer, "run_config", None)
         if not isinstance(run, ray.train.RunConfig) or isinstance(trainer, type):
             raise LabError(
                 f"follow a run with the panel {self.state.name!r}",
@@ -236,7 +237,7 @@ class TrainPanel(Panel):
             fact = failure.message
         for rank in sorted(self.state.empty):
             fact += f"; rank {rank} had no rows: the shard is empty"
-        fixes = [self._fix(error, failure.message)]
+        fixes: list[str | None] = [self._fix(error, failure.message)]
         if ended is not None:
             more = _in_its_log(ended.pid)
             fixes = [more, "correct the validation function: it is called for this checkpoint again"]

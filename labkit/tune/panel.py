@@ -14,18 +14,17 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
 from ray import tune
 from ray.tune.utils import flatten_dict
 
-from labkit import cluster, interrupts
+from labkit import _tune, cluster, interrupts
 from labkit.cluster import capacity, ends
 from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
-from labkit.errors import LabError, RunFailed
+from labkit.errors import BadInput, RunFailed
 from labkit.panel.base import LivePanel
 from labkit.tune import trials
 from labkit.tune.sweep import OVER, SweepRun, TrialState
@@ -41,13 +40,14 @@ _LOOK_EVERY = 0.5  # seconds between two looks at all trials; the panel draws ab
 
 
 def _if_open(hook: Callable) -> Callable:
-    """Call `hook` only while a panel is open; what the panel cannot show does not end the sweep."""
+    """Call `hook` with the panel that is open, if any; what the panel can't show does not end the sweep."""
 
     @functools.wraps(hook)
     def call(self: "SweepCallback", *args: Any, **info: Any) -> None:
-        if self.panel is not None:
+        panel = SweepPanel.current()
+        if panel is not None:
             try:
-                hook(self, *args, **info)
+                hook(self, panel, *args, **info)
             except Exception as error:
                 warnings.warn(f"the panel can't follow the sweep, or keep its state: {error!r}", stacklevel=2)
 
@@ -70,128 +70,138 @@ class SweepCallback(tune.Callback):
     def __reduce__(self) -> tuple:
         return type(self), ()
 
-    @property
-    def panel(self) -> "SweepPanel | None":
-        return SweepPanel.current()
-
     @_if_open
-    def setup(self, total_num_samples: int | None = None, **_: Any) -> None:
+    def setup(self, panel: "SweepPanel", total_num_samples: int | None = None, **_: Any) -> None:
         if total_num_samples and total_num_samples < 10**6:  # more stands for "until stopped"
-            with self.panel.update() as state:
+            with panel.update() as state:
                 state.total = total_num_samples
 
     @_if_open
-    def on_step_begin(self, trials: Sequence[Any], **_: Any) -> None:
+    def on_step_begin(self, panel: "SweepPanel", trials: Sequence[Any], **_: Any) -> None:
         self._trials = trials
 
     @_if_open
-    def on_step_end(self, **_: Any) -> None:
+    def on_step_end(self, panel: "SweepPanel", **_: Any) -> None:
         if time.monotonic() >= self._next_look:  # a step takes a few milliseconds
             self._next_look = time.monotonic() + _LOOK_EVERY
-            waits = self._waits()
-            with self.panel.update() as state:
-                self._look_at_all(state)
+            waits = self._waits(panel.plan)
+            with panel.update() as state:
+                self._look_at_all(panel, state)
                 state.waits = waits
 
     @_if_open
-    def on_trial_result(self, trial: Any, result: dict[str, Any], **_: Any) -> None:
+    def on_trial_result(self, panel: "SweepPanel", trial: Any, result: dict[str, Any], **_: Any) -> None:
         self._news_at = time.monotonic()
-        with self.panel.update() as state:
-            known = self._known(state, trial)
+        with panel.update() as state:
+            shown = self._state_of(panel.plan, state, trial)
             if self._configs[trial.trial_id] is not trial.config:
-                before, known.config = known.config, self._shown_config(trial)
-                known.changes += before != known.config
-            self._take(state, trial, result)
-            if known.status != "running":  # it begins, perhaps in the place of others
-                self._look_at_all(state)
+                config = self._shown_config(trial)
+                if config != shown.config:
+                    shown.changes += 1
+                shown.config = config
+            self._take(panel.plan, state, trial, result)
+            if shown.status != "running":  # it begins, perhaps in the place of others
+                self._look_at_all(panel, state)
             state.set_status(trial.trial_id, "running")
 
     @_if_open
-    def on_trial_complete(self, trial: Any, **_: Any) -> None:
-        self.panel.plan.note_end(trial)
+    def on_trial_complete(self, panel: "SweepPanel", trial: Any, **_: Any) -> None:
+        panel.plan.note_end(trial)
 
     @_if_open
-    def get_state(self) -> None:
+    def get_state(self, panel: "SweepPanel") -> None:
         """Save the sweep's state: Tune asks for that of callbacks when it has written all others."""
         for trial in self._trials[:1]:
-            self.panel.plan.save_state(Path(trial.storage.experiment_driver_staging_path))
+            panel.plan.save_state(_tune.staging_folder(trial))
 
     @_if_open
-    def on_experiment_end(self, trials: Sequence[Any], **_: Any) -> None:
+    def on_experiment_end(self, panel: "SweepPanel", trials: Sequence[Any], **_: Any) -> None:
         # Tune has ended all trials by now, and calls that the same, whatever the reason.
-        cut_off = self.panel.interrupted() or sys.exc_info()[0] is not None
-        with self.panel.update() as state:
+        cut_off = panel.interrupted() or sys.exc_info()[0] is not None
+        with panel.update() as state:
             for trial in trials:
-                known = self._known(state, trial)
+                shown = self._state_of(panel.plan, state, trial)
                 if not cut_off or trial.status == "ERROR":
-                    self._look(state, trial)
-                elif known.status not in OVER:
+                    self._look(panel, state, trial)
+                elif shown.status not in OVER:
                     state.set_status(trial.trial_id, "cut off")
 
-    def _known(self, state: SweepRun, trial: Any) -> TrialState:
+    def _state_of(self, plan: TunerPlan, state: SweepRun, trial: Any) -> TrialState:
+        """Return what is shown of a trial; a new one is added."""
         if trial.trial_id not in state.trials:
             state.add(trial.trial_id, self._shown_config(trial))
-            # trial.last_result would ask the trial's process, and wait for it.
-            if result := trial.run_metadata.last_result:  # of an interrupted sweep
-                self._take(state, trial, result)
+            result = trial.run_metadata.last_result  # trial.last_result would wait for the trial's process
+            if result:  # of an interrupted sweep
+                self._take(plan, state, trial, result)
         return state.trials[trial.trial_id]
 
     def _shown_config(self, trial: Any) -> dict[str, Any]:
         self._configs[trial.trial_id] = trial.config
         return trials.shown_config(trial.config)
 
-    def _take(self, state: SweepRun, trial: Any, result: dict[str, Any]) -> None:
+    def _take(self, plan: TunerPlan, state: SweepRun, trial: Any, result: dict[str, Any]) -> None:
         """Take over a result; the metric "val/loss" may be in a dict "val"."""
-        plan, result = self.panel.plan, flatten_dict(result)
+        result = flatten_dict(result)
         self._has_time = self._has_time or plan.time in result
-        missing = f"no result has {plan.time!r}, the time_attr of {type(plan.options.scheduler).__name__}"
-        has = ", ".join(trials.metrics_in(result)) or "nothing of their own"
-        state.warning = "" if self._has_time else f"{missing}, so it stops no trial early; results have {has}"
+        state.warning = ""
+        if not self._has_time:
+            metrics = ", ".join(_tune.metrics_in(result)) or "nothing of their own"
+            state.warning = (
+                f"no result has {plan.time!r}, the time_attr of {type(plan.options.scheduler).__name__}, "
+                f"so it stops no trial early; results have {metrics}"
+            )
         state.reported(
             trial.trial_id,
             iteration=result.get("training_iteration", 0),
-            value=trials.number(result.get(state.metric)),
+            value=trials.number(result.get(state.metric or "")),
             seconds=result.get("time_total_s", 0.0),
             time=trials.number(result.get(plan.time)) if plan.rungs else None,
         )
 
-    def _look_at_all(self, state: SweepRun) -> None:
-        """Look at those first that ran at the last look: else one that begins seems to run while they do."""
-        ran = {id for id, known in state.trials.items() if known.status == "running"}
-        for trial in sorted(self._trials, key=lambda one: (one.trial_id not in ran, trials.place_of(one))):
-            self._look(state, trial)
+    def _look_at_all(self, panel: "SweepPanel", state: SweepRun) -> None:
+        """Update running trials first. One that starts in another's place would be counted next to it."""
+        running = {id for id, shown in state.trials.items() if shown.status == "running"}
 
-    def _look(self, state: SweepRun, trial: Any) -> None:
-        known, status = self._known(state, trial), trials.STATUS.get(trial.status, "waiting")
-        if known.status in OVER or known.status == status:
+        def order(trial: Any) -> tuple[bool, int]:
+            return trial.trial_id not in running, _tune.place_of(trial)
+
+        for trial in sorted(self._trials, key=order):
+            self._look(panel, state, trial)
+
+    def _look(self, panel: "SweepPanel", state: SweepRun, trial: Any) -> None:
+        before = self._state_of(panel.plan, state, trial).status
+        status = trials.STATUS.get(trial.status, "waiting")
+        if before in OVER or before == status:
             return
         self._news_at = time.monotonic()
         if status == "failed":
             failure = trials.why_failed(trial)
             state.trial_failed(trial.trial_id, failure.text)
-            self.panel.fix = self.panel.fix or failure.fix
+            panel.fix = panel.fix or failure.fix
+        elif status == "finished":
+            state.set_status(trial.trial_id, _how_finished(panel.plan, trial))
         else:
-            state.set_status(trial.trial_id, self._how_finished(trial) if status == "finished" else status)
+            state.set_status(trial.trial_id, status)
 
-    def _how_finished(self, trial: Any) -> str:
-        """Return what Tune's one word for an end means: others were better, or the whole sweep ended."""
-        plan, result = self.panel.plan, trial.run_metadata.last_result
-        if trial.trial_id in plan.stopped:
-            return "stopped early"
-        # A limit of the whole sweep, such as time_budget_s, ends all trials at once.
-        done = result.get("done") or trial.trial_id in plan.ended
-        cut_off = not done and not plan.restored  # what ended it in an earlier process isn't known here
-        return "cut off" if cut_off else "finished"
-
-    def _waits(self) -> str:
-        """What a sweep without news waits for."""
+    def _waits(self, plan: TunerPlan) -> str:
+        """Return what a sweep without news waits for."""
         if time.monotonic() - self._news_at < capacity.QUIET_FOR:
             return ""
         if {trial.status for trial in self._trials if not trial.is_finished()} == {"PAUSED"}:
-            return _ONLY_PAUSED.format(self.panel.plan.time)
+            return _ONLY_PAUSED.format(plan.time)
         with contextlib.suppress(Exception):  # the cluster is gone, and Tune's own error says that better
             return capacity.waits_for([trial.placement_group_factory.bundles for trial in self._trials])
         return ""
+
+
+def _how_finished(plan: TunerPlan, trial: Any) -> str:
+    """Return what Tune's one word for an end means: others were better, or the whole sweep ended."""
+    if trial.trial_id in plan.stopped:
+        return "stopped early"
+    # A limit of the whole sweep, such as time_budget_s, ends all trials at once.
+    is_done = trial.run_metadata.last_result.get("done") or trial.trial_id in plan.ended
+    # What ended a trial in an earlier process isn't known here.
+    return "finished" if is_done or plan.restored else "cut off"
 
 
 class SweepPanel(LivePanel):
@@ -205,10 +215,11 @@ class SweepPanel(LivePanel):
 
     exclusive = True
     first_phase = "start"
+    state: SweepRun
+    plan: TunerPlan = None  # type: ignore[assignment]  # until `watch` sets it
 
     def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
         self._dataset = dataset
-        self.plan: TunerPlan | None = None
         self.fix = ""  # for the first trial that failed
         self.interrupted: Callable[[], bool] = lambda: False
         super().__init__(name, **about)
@@ -230,25 +241,29 @@ class SweepPanel(LivePanel):
         if plan.restored:
             plan.restore_state()
         plan.check(cluster.current())
-        own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"
-        self.loop = plan.trainable if own else None  # else it is wrapped: tune.with_parameters
-        self.plan, self.fix = plan, ""
+        module = getattr(plan.trainable, "__module__", "").partition(".")[0]
+        self.loop = None if module == "ray" else plan.trainable  # tune.with_parameters has wrapped it
+        self.plan = plan
+        self.fix = ""
         self.state = self.new_state()  # the run id stays: the Tuner may have it as its name
         return self
 
     def __enter__(self) -> "SweepPanel":
         if self.plan is None:
             fact = "it watches no tuner, so it cannot tell what is compared, nor what cannot work"
-            raise LabError(f"open the panel {self.state.name!r}", fact, "with panel.watch(tuner): …")
+            raise BadInput(f"open the panel {self.state.name!r}", fact, "with panel.watch(tuner): …")
         return super().__enter__()
 
     # -- what a panel of an engine overrides --------------------------------------------------------
 
     def new_state(self) -> SweepRun:
-        run, plan = SweepRun(self._name, dataset=self._dataset), self.plan
+        run = SweepRun(self._name, dataset=self._dataset)
+        plan = self.plan
         if plan is not None:
-            (run.metric, run.mode), run.time = plan.compared, plan.time
-            run.rungs, run.path = plan.rungs, plan.path
+            run.metric, run.mode = plan.compared
+            run.time = plan.time
+            run.rungs = plan.rungs
+            run.path = plan.path
         return run
 
     @contextlib.contextmanager
@@ -260,11 +275,11 @@ class SweepPanel(LivePanel):
         run.verbose, run.progress_reporter = 0, tune.CLIReporter()  # the other one displays
         try:
             with (
-                trials.without_noise(),
+                _tune.without_noise(),
                 ends.quiet_deaths(),
                 self.plan.noting_stops(),
-                trials.without_lost_cpus(),
-                trials.noting_interrupts() as interrupted,
+                _tune.without_lost_cpus(),
+                _tune.noting_interrupts() as interrupted,
             ):
                 self.interrupted = interrupted
                 yield
@@ -288,20 +303,21 @@ class SweepPanel(LivePanel):
             self.state.fail(self.failure_text(error))
 
     def failure_text(self, error: BaseException) -> str:
-        if text := trials.unreadable(error):
-            return tracebacks.shorten_text(text)
-        of_tune = isinstance(error, tune.TuneError)
-        return tracebacks.shorten_text(str(error)) if of_tune else super().failure_text(error)
+        text = _tune.unreadable(error)
+        if not text and isinstance(error, tune.TuneError):
+            text = str(error)
+        return tracebacks.shorten_text(text) if text else super().failure_text(error)
 
     def translate(self, error: BaseException) -> BaseException | None:
-        of_ray = isinstance(error, (tune.TuneError, ray.exceptions.RayError)) or trials.unreadable(error)
+        of_ray = isinstance(error, (tune.TuneError, ray.exceptions.RayError)) or _tune.unreadable(error)
         if not of_ray:
             return None
-        if (reported := trials.names_without_metric(str(error))) is not None:
+        reported = _tune.names_without_metric(str(error))
+        if reported is not None:
             metric = self.state.metric
             fact = f"they report {', '.join(map(repr, reported))} but never {metric!r}"
             fix = f"TuneConfig(metric=…) with one that is reported, or report {metric!r}"
-            return LabError(f"compare trials by {metric!r}", fact, fix)
+            return BadInput(f"compare trials by {metric!r}", fact, fix)
         fact = self.failure_text(error).splitlines()[-1]
         where = "the panel shows where" if tracebacks.shows_own(str(error)) else _OF_RAY
         return RunFailed(f"finish the sweep {self.state.name!r}", fact, known_fix(str(error)) or where)
@@ -314,6 +330,8 @@ class SweepPanel(LivePanel):
         return f"{super().after_stop()}. {go_on}"
 
     def files(self) -> list[tuple[str, str]]:
+        files = [("results and checkpoints", self.plan.path)]
         lab = cluster.peek()
-        listed = [("results and checkpoints", self.plan.path)] if self.plan else []
-        return listed + ([("Ray's logs", str(lab.log_dir))] if lab is not None and lab.log_dir else [])
+        if lab is not None and lab.log_dir:
+            files.append(("Ray's logs", str(lab.log_dir)))
+        return files

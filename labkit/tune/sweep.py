@@ -1,4 +1,4 @@
-"""A sweep: results of trials go in; counts, order, the best one, ETA, table and curves come out.
+"""The state of a sweep: takes in the results of trials, and counts, ranks and draws them.
 
 A trial is waiting, running, paused (its scheduler put it aside for others), finished, stopped early (its
 scheduler ended it, because others were better), failed, or cut off (the sweep ended before it).
@@ -26,7 +26,7 @@ _KINDS = {  # how each status is marked, in the order in which they are listed
 _POINTS_KEPT = 60  # of one trial's curve
 _CURVES_DRAWN = 60  # more grey lines are one grey area
 _ROWS_KEPT, _PARAMETERS_SHOWN, _VALUE_SHOWN = 200, 4, 18
-_STEPS_TOLD = 4  # lines with counts in a log
+_STEPS_LOGGED = 4  # lines with counts in a log
 
 
 @dataclass
@@ -41,30 +41,33 @@ class TrialState:
     seconds: float = 0.0  # of training, as Tune counts them
     value: float | None = None  # the metric in its newest result; None if that is no finite number
     # (iteration, time, value), thinned for long trials; `time` is what the scheduler counts
-    curve: list[tuple[int, float, float]] = field(default_factory=lambda: Thinned(_POINTS_KEPT))
+    curve: Thinned = field(default_factory=lambda: Thinned(_POINTS_KEPT))
     changes: int = 0  # how often its configuration was changed during the sweep
 
     def to_record(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "curve"}
 
-    def row(self, names: Sequence[str], *, is_best: bool) -> tuple[str | Mark, ...]:
-        """Its row in the table, with the values of these parameters."""
-        words = (self.why or self.status) + " · best" * is_best
-        words += f" · changed {self.changes} ×" if self.changes else ""
+    def row(self, names: Sequence[str], *, is_best: bool) -> list[str | Mark]:
+        """Return its row in the table, with the values of these parameters."""
         value = UNKNOWN if self.value is None else number(self.value)
-        return (
+        state = joined(
+            self.why or self.status,
+            "best" if is_best else "",
+            f"changed {self.changes} ×" if self.changes else "",
+        )
+        return [
             str(self.number),
             *(_shown(self.config.get(name, UNKNOWN)) for name in names),
             ("now", value) if is_best else value,
             str(self.iteration),
             f"{self.seconds:.1f}" if self.iteration else UNKNOWN,
-            ("ok" if is_best else _KINDS[self.status], short(words, 36)),
-        )
+            ("ok" if is_best else _KINDS[self.status], short(state, 36)),
+        ]
 
 
 @dataclass(eq=False, repr=False)
 class SweepRun(Run):
-    """All that is known of one sweep."""
+    """The state of one sweep."""
 
     engine: str = "Ray Tune"
     unit: str = "trial"
@@ -85,7 +88,9 @@ class SweepRun(Run):
         self.trials[id] = TrialState(len(self.trials), config)
 
     def set_status(self, id: str, status: str, *, why: str = "", now: float | None = None) -> None:
-        self.trials[id].status, self.trials[id].why = status, why
+        trial = self.trials[id]
+        trial.status = status
+        trial.why = why
         if status == "running":
             self.at_once = max(self.at_once, self.counts()["running"])
             if self.phase != "training":
@@ -94,29 +99,31 @@ class SweepRun(Run):
     def reported(
         self, id: str, *, iteration: int, value: Any, seconds: float, time: float | None = None
     ) -> None:
-        """The trial has reported; only a finite `value` counts. `time` is the iteration by default."""
+        """Take in a trial's result; only a finite `value` counts. `time` is the iteration by default."""
         trial = self.trials[id]
-        trial.iteration, trial.seconds, trial.value = iteration, seconds, None
+        trial.iteration = iteration
+        trial.seconds = seconds
+        trial.value = None
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
             trial.value = float(value)
             trial.curve.add((iteration, iteration if time is None else time, trial.value))
 
     def trial_failed(self, id: str, text: str) -> None:
-        """The trial has raised; `text` is its short traceback."""
+        """Take in that a trial has raised; `text` is its short traceback."""
         self.set_status(id, "failed", why=Failure(None, text).message)
         self.fail(text, rank=self.trials[id].number)
 
     # -- what it comes to ---------------------------------------------------------------------------
 
     def counts(self) -> Counter:
-        """Trials by status; those that are not drawn yet wait, too."""
+        """Count trials by status; those that are not drawn yet wait, too."""
         counts = Counter(trial.status for trial in self.trials.values())
         counts["waiting"] += self.expected - len(self.trials)
         return +counts
 
     @property
     def expected(self) -> int:
-        """Trials that there are or will be, as far as that is known."""
+        """The number of trials that there are or will be, as far as that is known."""
         return max(self.total or 0, len(self.trials))
 
     @property
@@ -133,19 +140,24 @@ class SweepRun(Run):
         return next((trial for trial in self.ranked() if trial.value is not None), None)
 
     def ranked(self) -> list[TrialState]:
-        """All trials, the best first and those without a value last."""
+        """Return all trials, the best first and those without a value last."""
         sign = 1 if self.mode == "min" else -1
-        of = self.trials.values()
-        return sorted(of, key=lambda one: math.inf if one.value is None else sign * one.value)
+
+        def rank(trial: TrialState) -> float:
+            return math.inf if trial.value is None else sign * trial.value
+
+        return sorted(self.trials.values(), key=rank)
 
     def eta(self, now: float | None = None) -> float | None:
-        """Seconds left, if the trials to come take as long as those that are over."""
+        """Return the seconds left, if the trials to come take as long as those that are over."""
         if self.over or self.done < 2 or self.phase != "training" or not self.total:
             return None
         return self.phase_seconds(now)["training"] / self.done * (self.total - self.done)
 
     def to_record(self) -> dict[str, Any]:
-        best, spent = self.best, self.phase_seconds()
+        best = self.best
+        spent = self.phase_seconds()
+        curve = best.curve if best else ()
         return {
             "workers": self.at_once,
             "dataset": self.dataset,
@@ -154,36 +166,42 @@ class SweepRun(Run):
             "seconds_to_start": spent.get("start") if "training" in spent else None,
             "config": best.config if best else {},
             "metrics": {self.metric: best.value} if best else {},
-            "history": [{"epoch": n - 1, self.metric: value} for n, _, value in (best.curve if best else ())],
+            "history": [{"epoch": iteration - 1, self.metric: value} for iteration, _, value in curve],
             "extra": {
                 "counts": dict(self.counts()),
                 "best": best.number if best else None,
-                "trials": [one.to_record() for one in self.trials.values()],
+                "trials": [trial.to_record() for trial in self.trials.values()],
             },
         }
 
     # -- what is shown ------------------------------------------------------------------------------
 
     def fill(self, now: float) -> None:
-        counts, ranked, told = self.counts(), self.ranked(), self._progress(now)
-        words = {status: f"{counts[status]} {status}" for status in _KINDS if counts[status]}
-        if self.over and "waiting" in words:
-            words["waiting"] = f"{counts['waiting']} not begun"
-        at_once = f"{self.at_once} at a time" if self.at_once else ""
-        self.subtitle = joined(self.engine, plural(self.expected, "trial") if self.expected else "", at_once)
-        self.steps = [(_KINDS[status], said) for status, said in words.items()]
-        self.progress = self.done / self.total if self.total else None, told
+        counts = self.counts()
+        ranked = self.ranked()
+        progress = self._progress(now)
+        numbers = {status: f"{counts[status]} {status}" for status in _KINDS if counts[status]}
+        if self.over and "waiting" in numbers:
+            numbers["waiting"] = f"{counts['waiting']} not begun"
+        self.subtitle = joined(
+            self.engine,
+            plural(self.expected, "trial") if self.expected else "",
+            f"{self.at_once} at a time" if self.at_once else "",
+        )
+        self.steps = [(_KINDS[status], text) for status, text in numbers.items()]
+        self.progress = self.done / self.total if self.total else None, progress
         self.tables = [self._table(ranked)] if ranked else []
         self.plot = self._curves(ranked) if ranked or not self.over else None
         self.notes = [note for note in (self.warning, "" if self.over else self.waits) if note]
-        self.what = " · ".join(words.values()) or "no trial"
-        self.result, self.news = self.best_line(), []
-        if self.total and (step := self.done * _STEPS_TOLD // self.total):
-            self.news = [(("progress", step), f"{told} · {self.result}")]
+        self.what = joined(*numbers.values()) or "no trial"
+        self.result = self.best_line()
+        step = self.done * _STEPS_LOGGED // self.total if self.total else 0
+        self.news = [(("progress", step), joined(progress, self.result))] if step else []
 
     def best_line(self) -> str:
-        """The best of the trials' last values: ``best accuracy 0.979, trial 9 · lr 0.043``."""
-        if (best := self.best) is None:
+        """Return the best of the trials' last values: ``best accuracy 0.979, trial 9 · lr 0.043``."""
+        best = self.best
+        if best is None:
             return f"no trial reported {self.metric}" if self.metric else "no metric to compare trials by"
         shown = [f"{name} {_shown(best.config[name])}" for name in self._parameters() if name in best.config]
         return joined(f"best {self.metric} {number(best.value)}, trial {best.number}", *shown)
@@ -196,37 +214,45 @@ class SweepRun(Run):
         return joined(f"{self.done} of {self.expected} trials are over", eta)
 
     def _curves(self, ranked: list[TrialState]) -> Plot:
-        """One grey line for each trial, the best one in colour, a dotted line for each rung."""
+        """Draw one grey line for each trial, the best one in colour, a dotted line for each rung."""
         name = self.metric or "metric"
-        points = [[point[1:] for point in trial.curve] for trial in ranked[:_CURVES_DRAWN] if trial.curve]
-        curves = [Curve(name, of_trial, "grey") for of_trial in points]
-        if curves:  # the best is the first, and drawn on top
-            curves[0] = Curve(f"{short(name, 24)}, trial {ranked[0].number}", points[0])
-        times = [time for of_trial in points for time, _ in of_trial] or [1.0]
-        rungs = () if self.warning else [rung for rung in self.rungs if rung <= max(times)]
-        counted = self.time if self.rungs and not self.warning else "training_iteration"
+        curves = []
+        for trial in ranked[:_CURVES_DRAWN]:
+            if trial.curve:
+                curves.append(Curve(name, [(time, value) for _, time, value in trial.curve], "grey"))
+        if curves:  # the best is the first
+            curves[0].name = f"{short(name, 24)}, trial {ranked[0].number}"
+            curves[0].look = "main"
+        times = [time for curve in curves for time, _ in curve.points] or [1.0]
+        # A scheduler whose figure is in no result compares nothing.
+        all_rungs = () if self.warning else self.rungs
+        rungs = [rung for rung in all_rungs if rung <= max(times)]
+        counted = self.time if all_rungs else "training_iteration"
         axis = "iteration" if counted == "training_iteration" else short(counted, 24)
         label = f"{axis} (dotted: rungs)" if rungs else axis
-        return Plot(label, curves[::-1], max(*times, 1), min(*times, 0), rungs)
+        on_top = curves[::-1]
+        return Plot(label, on_top, end=max(*times, 1), begin=min(*times, 0), marks=rungs)
 
     def _table(self, ranked: list[TrialState]) -> Table:
-        names, best = self._parameters(), self.best
-        head = ("trial", *(short(name, 14) for name in names), short(self.metric or "metric", 16))
+        names = self._parameters()
+        best = self.best
+        columns = [short(name, 14) for name in names]
+        head = ["trial", *columns, short(self.metric or "metric", 16), "iteration", "seconds", ""]
         rows = [trial.row(names, is_best=trial is best) for trial in ranked[:_ROWS_KEPT]]
-        return Table((*head, "iteration", "seconds", ""), rows, more=len(ranked) - len(rows))
+        return Table(head, rows, more=len(ranked) - len(rows))
 
     def _parameters(self) -> list[str]:
-        """The parameters in which trials differ; all of them if there is one trial."""
-        seen: dict[str, set[str]] = {}
+        """Return the parameters in which trials differ; all of them if there is one trial."""
+        values: dict[str, set[str]] = {}
         for trial in self.trials.values():
             for name, value in trial.config.items():
-                seen.setdefault(name, set()).add(repr(value))
+                values.setdefault(name, set()).add(repr(value))
         least = 2 if len(self.trials) > 1 else 1
-        return [name for name, values in seen.items() if len(values) >= least][:_PARAMETERS_SHOWN]
+        return [name for name in values if len(values[name]) >= least][:_PARAMETERS_SHOWN]
 
 
 def _shown(value: Any) -> str:
-    """A number in short; a long text without its middle, because objects often differ at the end."""
+    """Shorten a number, and a long text by its middle, because objects often differ at the end."""
     if isinstance(value, (int, float)):
         return number(value)
     text = " ".join(str(value).split())

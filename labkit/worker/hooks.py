@@ -245,6 +245,7 @@ class Follower:
         if type(iterator) is Watched:
             return original(iterator)
         inside, counters = self._inside, self._counters
+        assert inside is not None
         if iterator not in counters:
             counters[iterator] = torch_counter(iterator)
         batch = original(iterator)
@@ -375,16 +376,14 @@ class Follower:
     def begin_epoch(self, steps: int | None = None) -> None:
         """An epoch begins, of `steps` steps if that is known."""
         self._counts_epochs = True
-        self._open(None, perf_counter())
-        self._epoch.length = steps
+        self._open(None, perf_counter()).length = steps
 
     def step(self, rows: int | None = None, **metrics: Any) -> None:
         """A step of `rows` rows, if known, was made; the metrics are numbers, read a few times a second."""
         self._told = metrics
-        if self._epoch is None:
-            self._open(None, perf_counter())
-        self._epoch.rows += rows or 0
-        self._epoch.counted = self._epoch.counted and rows is not None
+        epoch = self._epoch or self._open(None, perf_counter())
+        epoch.rows += rows or 0
+        epoch.counted = epoch.counted and rows is not None
         self._drawn.clear()  # it may draw from a loader, too
         self._made(perf_counter())
 
@@ -426,6 +425,7 @@ class Follower:
 
     def _made(self, now: float) -> None:
         epoch = self._epoch
+        assert epoch is not None  # `step` or `_decide` has opened it
         self._steps += 1
         epoch.steps, epoch.ended = epoch.steps + 1, now
         if self._steps == 1 or now - self._sent > self._pause:
@@ -450,6 +450,7 @@ class Follower:
             if one is trains or (known and self._may_train(one) and not self._is_left(one)):
                 if (one.epoch is None or one.epoch is not self._epoch) and not self._goes_on(one):
                     self._open(one, one.began)
+                assert self._epoch is not None  # the one that was opened, or that goes on
                 self._epoch.add(one)
             one.candidate_at = self._steps
         if trains is None and (self._epoch is None or self._epoch.first is not None):
@@ -474,9 +475,10 @@ class Follower:
         loader = one.loader()
         return loader is None or first.loader() is not loader
 
-    def _open(self, first: Pass | None, began: float) -> None:
+    def _open(self, first: Pass | None, began: float) -> Epoch:
         self.end_epoch()
         self._epoch = Epoch(self._epochs, first, began, max(began - self._left, 0.0) if self._left else 0.0)
+        return self._epoch
 
     def _send(self, epoch: Epoch, *, done: bool = False) -> None:
         first, now = epoch.first, perf_counter()
@@ -657,7 +659,7 @@ class _Finder:
                 execute(module)
                 self._follower.hook(name)
 
-            spec.loader.exec_module = exec_module
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 

@@ -96,7 +96,7 @@ def _keeper() -> type:
         def __init__(self) -> None:
             from collections import deque
 
-            self._messages = deque(maxlen=kept)
+            self._messages: deque[bytes] = deque(maxlen=kept)
 
         def put(self, messages: list[bytes]) -> None:
             self._messages.extend(messages)

@@ -30,7 +30,11 @@ class RemoteTracker(Tracker):
     def __init__(self, run: str, address: Any) -> None:
         self._address = address
         self._sender = None if address is None else Sender(address)
-        super().__init__(run, lambda event: self._sender and self._sender.send(event))
+        super().__init__(run, self._pass_on)
+
+    def _pass_on(self, event: dict[str, Any]) -> None:
+        if self._sender is not None:
+            self._sender.send(event)
 
     def __reduce__(self) -> tuple:
         return type(self), (self._run, self._address)

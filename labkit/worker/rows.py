@@ -73,14 +73,15 @@ class Calibrated:
     """A counter for batches of unknown form, of which the full ones have `size` rows."""
 
     def __init__(self, size: int | None) -> None:
-        self._size, self._ruler = size, None
+        self._size = size
+        self._ruler: Counter | None = None
 
     def __call__(self, batch: Any) -> int | None:
         if self._ruler is None:
             fitting = (ruler for ruler in _RULERS if self._size and ruler(batch) == self._size)
             self._ruler = next(fitting, _unknown)
         rows = self._ruler(batch)
-        return rows if rows and rows <= self._size else None
+        return rows if rows and self._size and rows <= self._size else None
 
 
 def wrapped_counter(inner: deque[int | None]) -> Counter:

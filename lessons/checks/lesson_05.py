@@ -176,7 +176,7 @@ def _stopped_at_rungs(lengths: list[int]) -> None:
 
 def _reported_each_step(result: Any, rate: float) -> None:
     if "loss" not in result.metrics:
-        from labkit.tune.trials import metrics_in
+        from labkit._tune import metrics_in
 
         names = ", ".join(map(repr, metrics_in(result.metrics)))
         raise Wrong(f"the trials report {names}, and 'loss' is asked for, as before")
@@ -240,7 +240,8 @@ def run_tuner(tuner: "Tuner", name: str) -> "ResultGrid":
     from ray import tune
 
     from labkit.local import cluster
-    from labkit.tune.trials import TunerPlan, names_without_metric, without_lost_cpus, without_noise
+    from labkit._tune import names_without_metric, without_lost_cpus, without_noise
+    from labkit.tune.trials import TunerPlan
 
     if not isinstance(tuner, tune.Tuner):
         raise Wrong(f"{name} is {describe(tuner)}, and a tune.Tuner is expected")

@@ -9,7 +9,7 @@ from labkit.cluster.capacity import (
     check_worker_capacity,
     words_on_a_wait,
 )
-from labkit.errors import LabError
+from labkit.errors import NoRoom
 from tables import table
 
 
@@ -89,7 +89,7 @@ NEVER = """
 @pytest.mark.parametrize("nodes, wanted, fact, fix", table(NEVER, globals()))
 def test_what_no_node_can_ever_give_is_refused_in_words(nodes, wanted, fact, fix):
     wanted = {"each": {"CPU": 1}, "workers": 2, **wanted}
-    with pytest.raises(LabError) as refused:
+    with pytest.raises(NoRoom) as refused:
         check_worker_capacity(nodes, ours=True, **wanted)
     assert fact in refused.value.fact and fix in refused.value.fix
     with pytest.warns(UserWarning, match="an autoscaler or a person may add nodes"):
@@ -109,7 +109,7 @@ TRIALS = """
 @pytest.mark.parametrize("bundles, strategy, fact", table(TRIALS, globals()))
 def test_trials_that_never_fit_are_refused_in_words(bundles, strategy, fact):
     nodes = [node(4, memory=8e9), node(3, "node-2", memory=8e9)]
-    with pytest.raises(LabError, match="start trials") as refused:
+    with pytest.raises(NoRoom, match="start trials") as refused:
         check_bundles_fit(nodes, bundles, attempt="start trials", strategy=strategy)
     assert fact in refused.value.fact
 
@@ -165,7 +165,7 @@ TASKS = """
 
 @pytest.mark.parametrize("options, said, fix", table(TASKS, globals()))
 def test_a_task_that_no_node_can_ever_run(options, said, fix):
-    with pytest.raises(LabError, match="run validations") as refused:
+    with pytest.raises(NoRoom, match="run validations") as refused:
         check_task_fits(NODES, options, attempt="run validations")
     assert said in refused.value.fact and "wait forever" in refused.value.fact
     assert refused.value.fix.endswith(fix)

@@ -12,7 +12,7 @@ import pytest
 
 from course.datasets import Dataset
 from labkit import runs
-from labkit.errors import LabError
+from labkit.errors import Damaged, LabError
 from labkit.panel import Panel
 from labkit.runs import record as records
 from labkit.runs.record import RunRecord, git_commit
@@ -28,7 +28,7 @@ def test_what_is_damaged_or_gone_is_named_and_nothing_else(tmp_path):
     kept = records.read(tmp_path / "runs" / "03-torch" / "a1")
     marks = Path(kept.folder) / records.NOTE_NAME
     marks.write_text("{")
-    with pytest.raises(LabError, match=records.NOTE_NAME) as damaged:
+    with pytest.raises(Damaged, match=records.NOTE_NAME) as damaged:
         records.read(kept.folder)
     assert f"delete {marks} " in damaged.value.fix
     shutil.rmtree(kept.folder)

@@ -11,7 +11,7 @@ from pyarrow.fs import FileSelector, FileType
 
 import labs
 import object_servers
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError, NotReachable
 from labkit.local import storage
 from labkit.settings import Settings
 from labkit.storage import Store, check_run_name, hint_for
@@ -323,14 +323,14 @@ def test_connect_to_one_that_runs(own, tmp_path):
     named = Settings(home=tmp_path, s3_endpoint=own.endpoint, s3_access_key=access, s3_secret_key=secret)
     with storage.start(settings=named) as store:
         assert store.endpoint == own.endpoint and type(store) is Store
-    with pytest.raises(LabError, match="one of the two keys is missing"):
+    with pytest.raises(BadInput):
         storage.start(settings=Settings(home=tmp_path, s3_endpoint=own.endpoint, s3_access_key="A"))
 
 
 def test_wrong_keys(own, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     access, secret = own.read_keys()
-    with pytest.raises(LabError, match="InvalidAccessKeyId"):
+    with pytest.raises(NotReachable, match="InvalidAccessKeyId"):
         connect(own.endpoint, "NOBODY", secret, tmp_path)
     with pytest.raises(LabError, match="SignatureDoesNotMatch") as caught:
         connect(own.endpoint, access, "guessed-wrongly", tmp_path)
@@ -441,7 +441,7 @@ ENDPOINTS = """
 
 @pytest.mark.parametrize("endpoint, fix", table(ENDPOINTS, globals()))
 def test_an_endpoint_that_is_no_url(endpoint, fix):
-    with pytest.raises(LabError, match="not a URL") as caught:
+    with pytest.raises(BadInput) as caught:
         storage.connect(endpoint, "key", "secret")
     assert fix in caught.value.fix
 
@@ -451,16 +451,19 @@ def test_nobody_answers(own, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(LabError, match="EndpointConnectionError") as caught:
+        with pytest.raises(NotReachable) as caught:
             connect(url, "key", "secret", tmp_path)
         assert hint_for(str(caught.value))
         with pytest.raises(LabError) as caught:
             connect(url.replace("//", "//user:password@"), "key", "secret", tmp_path)
         assert "password" not in str(caught.value)
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(LabError, match="Timeout") as caught:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(NotReachable, match="Timeout") as caught,
+    ):
         connect(f"http://127.0.0.1:{silent.getsockname()[1]}", "key", "secret", tmp_path)
     assert hint_for(str(caught.value))
-    with pytest.raises(LabError, match="SSLError") as caught:
+    with pytest.raises(NotReachable) as caught:
         connect(own.endpoint.replace("http:", "https:"), "key", "secret", tmp_path)
     assert "http://" in caught.value.fix and "AWS_CA_BUNDLE" in caught.value.fix
 

@@ -15,8 +15,9 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 from torch import nn
 
+from labkit import _tune
 from labkit.cluster.capacity import Node
-from labkit.errors import LabError
+from labkit.errors import BadInput, NoRoom
 from labkit.tune import SweepPanel, trials
 from labkit.tune.trials import TunerPlan
 
@@ -72,7 +73,7 @@ def test_a_space_in_which_nothing_is_searched(check):
         ({"optimizer": {"lr": [0.1, 0.2]}}, "(?s)'optimizer/lr' is a plain list.*grid_search"),
         (None, "(?s)the search space is empty.*param_space="),
     ):
-        with pytest.raises(LabError, match=said):
+        with pytest.raises(BadInput, match=said):
             check(space=space)
 
 
@@ -92,7 +93,7 @@ def test_a_space_in_which_nothing_is_searched(check):
 )
 def test_trials_that_fit_nowhere(check, trainable, asked, said):
     check(tune.with_resources(trainable, {"CPU": 0.5}))
-    with pytest.raises(LabError, match=f"{said}.*Ray would wait forever"):
+    with pytest.raises(NoRoom, match=f"{said}.*Ray would wait forever"):
         check(tune.with_resources(trainable, asked))
 
 
@@ -100,12 +101,12 @@ def test_a_name_that_is_taken_and_what_is_no_tuner(check, tmp_path):
     folder = tmp_path / "old"
     folder.mkdir()
     (folder / "experiment_state-2026-01-01_00-00-00.json").write_text("{}")
-    with pytest.raises(LabError, match="'old'") as refused:
+    with pytest.raises(BadInput, match="'old'") as refused:
         check(name="old")
     assert "Tuner.restore" in refused.value.fix
-    with pytest.raises(LabError, match="takes a ray.tune.Tuner and got .*TorchTrainer"):
+    with pytest.raises(BadInput, match="takes a ray.tune.Tuner and got .*TorchTrainer"):
         SweepPanel("night").watch(TorchTrainer)
-    with pytest.raises(LabError, match="it watches no tuner"), SweepPanel("night"):
+    with pytest.raises(BadInput, match="it watches no tuner"), SweepPanel("night"):
         pass
 
 
@@ -141,7 +142,7 @@ def test_warnings_of_tune_are_heard_and_what_the_panel_shows_is_not(caplog, monk
     log = logging.getLogger("ray")
     monkeypatch.setattr(log, "handlers", [caplog.handler])
     monkeypatch.setattr(log, "level", logging.ERROR)  # as `ray.init` of a cluster's handle sets it
-    with trials.without_noise():
+    with _tune.without_noise():
         logging.getLogger("ray.tune.execution.experiment_state").error("Saving experiment state failed")
         logging.getLogger("ray.tune.execution.tune_controller").error("Trial task failed for trial 3")
         logging.getLogger("ray.tune.tune").info("Total run time: 3 seconds")

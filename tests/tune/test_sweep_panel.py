@@ -13,12 +13,12 @@ from ray.air.execution import PlacementGroupResourceManager, ResourceRequest
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 from ray.tune.search.optuna import OptunaSearch
 
-from labkit import runs
+from labkit import _tune, runs
 from labkit.cluster import capacity
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
-from labkit.tune import SweepPanel, trials
+from labkit.tune import SweepPanel
 from labkit.tune.trials import TunerPlan
 from labs import held_cpus, interrupt_when, until
 
@@ -212,7 +212,7 @@ def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch)
 
 def test_a_request_that_tune_cancels_at_once_costs_no_cpu(lab):
     for _ in range(60):
-        with trials.without_lost_cpus():
+        with _tune.without_lost_cpus():
             manager, request = PlacementGroupResourceManager(), ResourceRequest([{"CPU": 0.01}])
             manager.request_resources(request)
             manager.cancel_resource_request(request)

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from labkit.local.forkserver.worker import ENDS, REFUSED, Request, become
 
@@ -112,23 +113,25 @@ def _until_forked(listener: socket.socket, job: Job, owner: int, later: list[str
     How a worker ended is noted next to the socket.
     """
     ends = Path(job.path + ENDS)
-    idle, workers = 10 * _IDLE, {}  # pids by pidfds
+    idle = 10 * _IDLE
+    workers: dict[int, int] = {}  # pids by pidfds
     while not _has_ended(owner):
-        ready, _, _ = select.select([listener, owner, *workers], [], [], idle if later else None)
+        watched: list[Any] = [listener, owner, *workers]
+        ready, _, _ = select.select(watched, [], [], idle if later else None)
         for pidfd in workers.keys() & {*ready}:
             pid, status = os.waitpid(workers.pop(pidfd), 0)
             os.close(pidfd)
             _note(ends, pid, os.waitstatus_to_exitcode(status))
         if listener in ready:
             idle = _IDLE
-            pid, request = _fork_for(listener, job)
-            if pid == 0:
+            child, request = _fork_for(listener, job)
+            if child == 0:
                 listener.close()
                 for pidfd in (owner, *workers):
                     os.close(pidfd)
                 return request
-            if pid is not None:
-                workers[os.pidfd_open(pid)] = pid
+            if child is not None:
+                workers[os.pidfd_open(child)] = child
         elif not ready:
             _import([later.pop(0)])
             _freeze()
@@ -146,7 +149,9 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
 
     The pid is None if the request is refused: the log says why, and the client becomes a new Python.
     """
-    pid, streams, handed = None, [], {}
+    pid = None
+    streams: list[int] = []
+    handed: dict[str, str] = {}
     client, _ = listener.accept()
     try:
         client.settimeout(_PATIENCE)
@@ -241,7 +246,7 @@ def _actor_ids_from_urandom() -> Iterator[None]:
     for forks: after that, all forks would draw the same ids, and two tasks with one id end a worker ("Check
     failed: erased == 1").
     """
-    actor = sys.modules.get("ray.actor")
+    actor: Any = sys.modules.get("ray.actor")
     if actor is None:
         yield
         return

@@ -89,7 +89,7 @@ def _exit(status: int) -> NoReturn:
 
     `multiprocessing` does the same. Threads are waited for and atexit functions called as usual.
     """
-    for finish in (threading._shutdown, atexit._run_exitfuncs):
+    for finish in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
         with contextlib.suppress(BaseException):
             finish()
     for stream in (sys.stdout, sys.stderr):
