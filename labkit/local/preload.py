@@ -139,6 +139,7 @@ class Preloader:
             rays |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
             about = {
                 "environment": rays,
+                "client": self.py_executable,
                 "changed": sorted(self.changes.names),
                 "handed": {name: environment.get(name) for name in self.changes.handed},
             }

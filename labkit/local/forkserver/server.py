@@ -26,14 +26,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+from labkit.local.forkserver.setup import is_setup, worker_after
 from labkit.local.forkserver.worker import ENDS, REFUSED, Request, become
 
 _MAX_MESSAGE = 1 << 20
 _OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
 _PATIENCE = 10.0  # seconds for a client to send its request, which it does at once, but on a busy machine
 _IDLE = 0.2  # seconds without a request; before the first one ten times as many, since it is on its way
-
-_SETUP = "setup_worker.py"  # Ray's program that prepares a worker
 
 # A library may read any variable at its import, so a request has the server's environment but for these: a
 # raylet, Ray Train or a shell sets them for a single worker, and they are read only when they are used.
@@ -85,6 +84,7 @@ class Job:
 
     environment: dict[str, str]  # Ray's; later, all in which the modules were imported
     path: str  # of the socket
+    client: str  # the command of the client, as the workers' runtime environments have it
     changed: list[str]  # names of the variables that its workers have from the kernel, and not from the node
     handed: dict[str, str | None]  # those of them that Ray doesn't know, with their values on the node
 
@@ -126,13 +126,22 @@ def _until_forked(listener: socket.socket, job: Job, owner: int, later: list[str
                 listener.close()
                 for pidfd in (owner, *workers):
                     os.close(pidfd)
-                return request
+                return _shortened(request, job)
             if pid is not None:
                 workers[os.pidfd_open(pid)] = pid
         elif not ready:
             _import([later.pop(0)])
             _freeze()
     return None
+
+
+def _shortened(request: Request, job: Job) -> Request:
+    """In the fork: the worker's own request instead of the one for the program that prepares it."""
+    if is_setup(request):
+        worker = worker_after(request, job.client)
+        if worker is not None and not differing_variables(job.environment, worker.environment):
+            return worker
+    return request
 
 
 def _note(ends: Path, pid: int, code: int) -> None:
@@ -157,7 +166,7 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
                 handed[name] = job.environment[name]
         request.environment.update(handed)
         different = differing_variables(job.environment, request.environment)
-        if Path(request.argv[0]).name == _SETUP:  # which reads none of them, and sets them for the worker
+        if is_setup(request):  # it reads none of them, and sets them for the worker
             different = [name for name in different if name not in job.changed]
         if different:
             raise ValueError(f"it differs in {', '.join(different)}")
