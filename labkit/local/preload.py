@@ -28,6 +28,7 @@ Modules = tuple[Sequence[str], Sequence[str], Sequence[str]]
 _LIBRARIES = ("pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
 _LIBRARIES += ("aiobotocore.session", "s3fs", "PIL.Image")  # what Ray's own libraries import of others …
 _LIBRARIES += ("zmq",)  # … and by which a panel hears of a worker
+_WAITS = "labkit.local.forkserver.shorter_waits"
 _TORCH = ("torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
 # What a server imports: before there is a node, which Ray can't do; then; and when no request has come for a
 # while. torch._dynamo is what the first optimizer of a process imports, with sympy: 1.6 s, more than torch.
@@ -35,12 +36,12 @@ MODULES: dict[str, Modules] = {
     "torch": (
         (*_LIBRARIES, *_TORCH),
         ("ray",),
-        ("ray.train.torch", "ray.data", "ray.tune", "torch._dynamo"),
+        ("ray.train.torch", _WAITS, "ray.data", "ray.tune", "torch._dynamo"),
     ),
     "tensorflow": (
         (*_LIBRARIES, "tensorflow", "tf_keras"),
         ("ray",),
-        ("ray.train.tensorflow", "ray.data", "ray.tune"),
+        ("ray.train.tensorflow", _WAITS, "ray.data", "ray.tune"),
     ),
 }
 
