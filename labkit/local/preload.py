@@ -30,13 +30,16 @@ _LIBRARIES += ("aiobotocore.session", "s3fs", "PIL.Image")  # what Ray's own lib
 _LIBRARIES += ("zmq",)  # … and by which a panel hears of a worker
 _WAITS = "labkit.local.forkserver.shorter_waits"
 _TORCH = ("torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
+# What the first optimizer of a process imports: it takes longer than torch. In pieces, since a request waits
+# for the end of one.
+_DYNAMO = ("sympy", "torch.distributed.fsdp", "torch._dynamo")
 # What a server imports: before there is a node, which Ray can't do; then; and when no request has come for a
-# while. torch._dynamo is what the first optimizer of a process imports, with sympy: 1.6 s, more than torch.
+# while.
 MODULES: dict[str, Modules] = {
     "torch": (
         (*_LIBRARIES, *_TORCH),
         ("ray",),
-        ("ray.train.torch", _WAITS, "ray.data", "ray.tune", "torch._dynamo"),
+        ("ray.train.torch", _WAITS, "ray.data", "ray.tune", *_DYNAMO),
     ),
     "tensorflow": (
         (*_LIBRARIES, "tensorflow", "tf_keras"),

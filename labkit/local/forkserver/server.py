@@ -32,7 +32,8 @@ from labkit.local.forkserver.worker import ENDS, REFUSED, Request, become
 _MAX_MESSAGE = 1 << 20
 _OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
 _PATIENCE = 10.0  # seconds for a client to send its request, which it does at once, but on a busy machine
-_IDLE = 0.2  # seconds without a request; before the first one ten times as many, since it is on its way
+_IDLE = 0.2  # seconds without a request
+_IDLE_AT_FIRST = 0.5  # a first task, such as one that follows the start at once, is on its way
 
 # A library may read any variable at its import, so a request has the server's environment but for these: a
 # raylet, Ray Train or a shell sets them for a single worker, and they are read only when they are used.
@@ -112,7 +113,7 @@ def _until_forked(listener: socket.socket, job: Job, owner: int, later: list[str
     How a worker ended is noted next to the socket.
     """
     ends = Path(job.path + ENDS)
-    idle, workers = 10 * _IDLE, {}  # pids by pidfds
+    idle, workers = _IDLE_AT_FIRST, {}  # pids by pidfds
     while not _has_ended(owner):
         ready, _, _ = select.select([listener, owner, *workers], [], [], idle if later else None)
         for pidfd in workers.keys() & {*ready}:

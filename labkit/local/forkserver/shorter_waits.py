@@ -1,4 +1,4 @@
-"""Two waits of Ray Train that are shorter in forked processes, where most of a short run was waiting.
+"""What makes a short run of Ray Train shorter: its controller waits less, and starts the watcher later.
 
 The fork server imports this after Ray Train, and its forks have it. A Ray whose classes have other names runs
 as always, and takes up to a second longer for each `fit()`.
@@ -10,11 +10,14 @@ import queue
 import time
 from typing import Any
 
+from ray.train.v2._internal.callbacks import preemption_callback
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.controller.placement_group_cleaner import PlacementGroupCleaner
 
 _LEAST = 0.02  # seconds between the controller's first looks at its workers
 _GROWTH = 0.1  # of the seconds that the workers have run, until it is what Ray's setting says
+
+_WATCHED_AFTER = 1.0  # seconds; the watcher looks every five
 
 
 class _Closable(queue.Queue):
@@ -74,6 +77,31 @@ def _look_often_at_first() -> None:
     TrainController._poll_workers = _poll_workers
 
 
-for shorten in (_end_at_once, _look_often_at_first):
+def _watch_later() -> None:
+    """Let the actor that watches for preemption start a second after the workers, and not before the loop.
+
+    One process less starts while the workers do, and none for a run that is over by then.
+    """
+
+    class LatePreemptionCallback(preemption_callback.PreemptionCallback):
+        _group: Any = None
+
+        def after_worker_group_start(self, worker_group: Any) -> None:
+            self._stop_watcher()
+            self._group, self._starts_at = worker_group, time.monotonic() + _WATCHED_AFTER
+
+        def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+            if self._group is not None and time.monotonic() >= self._starts_at:
+                group, self._group = self._group, None
+                super().after_worker_group_start(group)
+
+        def _stop_watcher(self) -> None:
+            self._group = None
+            super()._stop_watcher()
+
+    preemption_callback.PreemptionCallback = LatePreemptionCallback
+
+
+for shorten in (_end_at_once, _look_often_at_first, _watch_later):
     with contextlib.suppress(AttributeError):
         shorten()
