@@ -28,7 +28,7 @@ Modules = tuple[Sequence[str], Sequence[str], Sequence[str]]
 _LIBRARIES = ("pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
 _LIBRARIES += ("aiobotocore.session", "s3fs", "PIL.Image")  # what Ray's own libraries import of others …
 _LIBRARIES += ("zmq",)  # … and by which a panel hears of a worker
-_WAITS = "labkit.local.forkserver.shorter_waits"
+_SHORTER = "labkit.local.forkserver.shorter_start"
 _TORCH = ("torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
 # What the first optimizer of a process imports: it takes longer than torch. In pieces, since a request waits
 # for the end of one.
@@ -39,12 +39,12 @@ MODULES: dict[str, Modules] = {
     "torch": (
         (*_LIBRARIES, *_TORCH),
         ("ray",),
-        ("ray.train.torch", _WAITS, "ray.data", "ray.tune", *_DYNAMO),
+        ("ray.train.torch", _SHORTER, "ray.data", "ray.tune", *_DYNAMO),
     ),
     "tensorflow": (
         (*_LIBRARIES, "tensorflow", "tf_keras"),
         ("ray",),
-        ("ray.train.tensorflow", _WAITS, "ray.data", "ray.tune"),
+        ("ray.train.tensorflow", _SHORTER, "ray.data", "ray.tune"),
     ),
 }
 

@@ -1,7 +1,7 @@
 """One fork for a worker instead of two.
 
-Ray starts a worker in two steps: `setup_worker.py` sets the variables of the worker's runtime environment, and
-then executes its `py_executable`. Where that is the fork server's client, the second step would start one
+Ray starts a worker in two steps: `setup_worker.py` sets the variables of the worker's runtime environment,
+and then executes its `py_executable`. Where that is the fork server's client, the second step would start one
 more Python, only to ask for one more fork. So the fork for the first step becomes the worker itself.
 """
 
