@@ -321,7 +321,7 @@ def prepare(started, tmp_path):
 
 
 def test_the_fork_that_prepares_a_worker_becomes_it(start, prepare, monkeypatch, tmp_path):
-    """Variables of its runtime environment are set as Ray does, and no second client asks for a second fork."""
+    """It sets the variables as Ray does, and no second client asks for a second fork."""
     monkeypatch.setenv("TWO", "2")
     node = start("wave", modules=["ray"]).serve().wait_for("ready")
     process = prepare(node, TELL, env_vars={"RAY_ADDRESS": "${TWO}-here-${NOT_THERE}"})
