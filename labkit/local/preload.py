@@ -37,19 +37,23 @@ _LIBRARIES: tuple[str, ...] = (
 )
 _LIBRARIES += ("aiobotocore.session", "s3fs", "PIL.Image")  # what Ray's own libraries import of others …
 _LIBRARIES += ("zmq",)  # … and by which a panel hears of a worker
+_SHORTER = "labkit.local.forkserver.shorter_start"
 _TORCH = ("torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
+# What the first optimizer of a process imports: it takes longer than torch. In pieces, since a request waits
+# for the end of one.
+_DYNAMO = ("sympy", "torch.distributed.fsdp", "torch._dynamo")
 # What a server imports: before there is a node, which Ray can't do; then; and when no request has come for a
-# while. torch._dynamo is what the first optimizer of a process imports, with sympy: 1.6 s, more than torch.
+# while.
 MODULES: dict[str, Modules] = {
     "torch": (
         (*_LIBRARIES, *_TORCH),
         ("ray",),
-        ("ray.train.torch", "ray.data", "ray.tune", "torch._dynamo"),
+        ("ray.train.torch", _SHORTER, "ray.data", "ray.tune", *_DYNAMO),
     ),
     "tensorflow": (
         (*_LIBRARIES, "tensorflow", "tf_keras"),
         ("ray",),
-        ("ray.train.tensorflow", "ray.data", "ray.tune"),
+        ("ray.train.tensorflow", _SHORTER, "ray.data", "ray.tune"),
     ),
 }
 
@@ -148,6 +152,7 @@ class Preloader:
             rays |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
             about = {
                 "environment": rays,
+                "client": self.py_executable,
                 "changed": sorted(self.changes.names),
                 "handed": {name: environment.get(name) for name in self.changes.handed},
             }

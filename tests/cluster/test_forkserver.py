@@ -7,9 +7,11 @@ import signal
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
+import ray
 
 from labkit.local import supervision
 from labkit.local.forkserver.server import differing_variables
@@ -289,6 +291,67 @@ def test_how_a_worker_ended_is_known_while_its_server_runs(server, run, end, cod
     ends = server.socket.with_name(f"{server.socket.name}.ends")
     server.stop()
     assert not ends.exists()
+
+
+def setup(node, script, **context):
+    """The arguments with which Ray starts the program that prepares a worker, which runs `script`."""
+    context = {"py_executable": " ".join(node.command), **context}
+    program = Path(ray.__file__).parent / "_private" / "workers" / "setup_worker.py"
+    about = f"--serialized-runtime-env-context={json.dumps(context)}"
+    return program, [str(script), "--one", about, "--language=PYTHON"]
+
+
+@pytest.fixture
+def prepare(started, tmp_path):
+    """Lets Ray's program prepare a worker that runs a script."""
+
+    def prepare(node, code, **context):
+        script = tmp_path / "script.py"
+        script.write_text(code)
+        program, arguments = setup(node, script, **context)
+        of_node = psutil.Process(node.raylet).environ()
+        environment = {**of_node, "RAY_JOB_ID": JOB, "RAY_RAYLET_PID": str(node.raylet), "TWO": "2"}
+        pipe = subprocess.PIPE
+        command = [*node.command, str(program), *arguments]
+        process = subprocess.Popen(
+            command, env=environment, cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    return prepare
+
+
+def test_the_fork_that_prepares_a_worker_becomes_it(start, prepare, monkeypatch, tmp_path):
+    """It sets the variables as Ray does, and no second client asks for a second fork."""
+    monkeypatch.setenv("TWO", "2")
+    node = start("wave", modules=["ray"]).serve().wait_for("ready")
+    process = prepare(node, TELL, env_vars={"RAY_ADDRESS": "${TWO}-here-${NOT_THERE}"})
+    about = told(process)
+    assert about["parent"] == node.pid and about["loaded"] and about["word"] == "2-here-", node.log
+    assert about["argv"] == [str(tmp_path / "script.py"), "--one"] and about["path"] == str(tmp_path)
+    forked = [pid for pid in node.exit_codes() if pid != about["pid"]]
+    assert forked == [] and "refused" not in node.log
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"env_vars": {"PYTHONHASHSEED": "5"}},
+        {"py_executable": sys.executable},
+        {"command_prefix": ["true", ";"]},
+    ],
+    ids=["variable", "python", "prefix"],
+)
+def test_rays_program_runs_where_its_fork_cannot_be_the_worker(start, prepare, monkeypatch, context):
+    """A variable that counts at imports, another Python, or a command before it, as for a container."""
+    monkeypatch.setenv("TWO", "2")
+    node = start("wave", modules=["ray"]).serve().wait_for("ready")
+    about = told(prepare(node, TELL, **context))
+    assert about["argv"][1:] == ["--one"]
+    assert about["loaded"] == ("command_prefix" in context), node.log
+    until(lambda: len(node.exit_codes()) >= 1)
 
 
 # -- each surprise leaves a new Python ------------------------------------------------------------------

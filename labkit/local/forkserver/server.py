@@ -27,14 +27,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from labkit.local.forkserver.setup import is_setup, worker_after
 from labkit.local.forkserver.worker import ENDS, REFUSED, Request, become
 
 _MAX_MESSAGE = 1 << 20
 _OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
 _PATIENCE = 10.0  # seconds for a client to send its request, which it does at once, but on a busy machine
-_IDLE = 0.2  # seconds without a request; before the first one ten times as many, since it is on its way
-
-_SETUP = "setup_worker.py"  # Ray's program that prepares a worker
+_IDLE = 0.2  # seconds without a request
+_IDLE_AT_FIRST = 0.5  # a first task, such as one that follows the start at once, is on its way
 
 # A library may read any variable at its import, so a request has the server's environment but for these: a
 # raylet, Ray Train or a shell sets them for a single worker, and they are read only when they are used.
@@ -86,6 +86,7 @@ class Job:
 
     environment: dict[str, str]  # Ray's; later, all in which the modules were imported
     path: str  # of the socket
+    client: str  # the command of the client, as the workers' runtime environments have it
     changed: list[str]  # names of the variables that its workers have from the kernel, and not from the node
     handed: dict[str, str | None]  # those of them that Ray doesn't know, with their values on the node
 
@@ -113,7 +114,7 @@ def _until_forked(listener: socket.socket, job: Job, owner: int, later: list[str
     How a worker ended is noted next to the socket.
     """
     ends = Path(job.path + ENDS)
-    idle = 10 * _IDLE
+    idle = _IDLE_AT_FIRST
     workers: dict[int, int] = {}  # pids by pidfds
     while not _has_ended(owner):
         watched: list[Any] = [listener, owner, *workers]
@@ -129,13 +130,23 @@ def _until_forked(listener: socket.socket, job: Job, owner: int, later: list[str
                 listener.close()
                 for pidfd in (owner, *workers):
                     os.close(pidfd)
-                return request
+                assert request is not None  # only the parent may have refused it
+                return _shortened(request, job)
             if child is not None:
                 workers[os.pidfd_open(child)] = child
         elif not ready:
             _import([later.pop(0)])
             _freeze()
     return None
+
+
+def _shortened(request: Request, job: Job) -> Request:
+    """In the fork: the worker's own request instead of the one for the program that prepares it."""
+    if is_setup(request):
+        worker = worker_after(request, job.client)
+        if worker is not None and not differing_variables(job.environment, worker.environment):
+            return worker
+    return request
 
 
 def _note(ends: Path, pid: int, code: int) -> None:
@@ -162,7 +173,7 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
                 handed[name] = job.environment[name]
         request.environment.update(handed)
         different = differing_variables(job.environment, request.environment)
-        if Path(request.argv[0]).name == _SETUP:  # which reads none of them, and sets them for the worker
+        if is_setup(request):  # it reads none of them, and sets them for the worker
             different = [name for name in different if name not in job.changed]
         if different:
             raise ValueError(f"it differs in {', '.join(different)}")
