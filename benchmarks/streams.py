@@ -208,9 +208,6 @@ def main() -> None:
     with cluster.start(settings=settings), storage.start(settings=settings) as store:
         from pyarrow.fs import FileSelector, S3FileSystem
 
-        from labkit.data import quiet
-
-        quiet()
         data, prefix = rendered(options.rows), f"streams-{options.rows}"
         upload(data, store, f"benchmarks/{prefix}")
         access_key, secret_key = store.read_keys()

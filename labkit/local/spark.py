@@ -117,7 +117,7 @@ def prepare(*, settings: Settings | None = None) -> None:
 
 
 def _set_temporary_folder(home: Path) -> None:
-    """Set a folder in which sockets fit: the JVM and the ranks of local mode inherit this process's variables.
+    """Set a folder in which sockets fit: the JVM and the ranks of local mode inherit it.
 
     torch's DataLoader listens there, and its processes hang without a word where the path is too long.
     """
