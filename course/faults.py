@@ -152,8 +152,8 @@ class Fault:
             time.sleep(_EVERY)
             now = time.monotonic()
             position = self._position()
-            has_moved = position not in (None, before)
-            is_new_process = has_moved and before is not None and position[0] != before[0]
+            has_moved = position is not None and position != before
+            is_new_process = bool(position and before and position[0] != before[0])
             if self.noticed is None and (is_new_process or len(state.failures) > failures):
                 self.noticed = now - made
             if is_new_process:
@@ -213,13 +213,12 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
 
         node_processes(panel, name)  # one of the lab's, and not the head
         lab = cluster.current()
-        nodes = lab.nodes if lab is not None else []
-        id = next((node.id for node in nodes if node.name == name), None)
-        if id is None:
+        ids = [node.id for node in lab.nodes if node.name == name] if lab is not None else []
+        if lab is None or not ids:
             raise LabError(f"drain {name}", "Ray does not list it", "see lab.nodes for those that live")
         ends = int((time.time() + deadline) * 1000)
         client = GcsClient(address=lab.address)
-        accepted, reason = client.drain_node(id, DRAIN_NODE_REASON_PREEMPTION, "course.faults", ends)
+        accepted, reason = client.drain_node(ids[0], DRAIN_NODE_REASON_PREEMPTION, "course.faults", ends)
         if not accepted:
             raise LabError(f"drain {name}", f"Ray refused: {reason}", "see the head's logs, in lab.log_dir")
         yield f"a preemption notice: {deadline:g} s left"

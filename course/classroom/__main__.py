@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from course.classroom import grading, page, results, sharing
 from labkit.errors import LabError
@@ -25,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m course.classroom", description="What a class and its teacher use."
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    place = {"help": "a folder, or the address of a bucket: https://host:9000/bucket"}
+    place = "a folder, or the address of a bucket: https://host:9000/bucket"
 
     def add(run: Callable[..., None]) -> argparse.ArgumentParser:
         command = commands.add_parser(
@@ -35,12 +36,12 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     join = add(_join)
-    join.add_argument("place", **place)
+    join.add_argument("place", help=place)
     join.add_argument("--as", dest="nickname", required=True, help="the name that the class sees")
     add(_leave)
     add(_show)
     board = add(_board)
-    board.add_argument("place", **place)
+    board.add_argument("place", help=place)
     board.add_argument("--output", default="board.html", help="default: board.html")
     board.add_argument("--stuck", type=float, default=10, help="minutes in a section; default: 10")
     board.add_argument("--every", type=float, default=5, help="seconds between two pages; default: 5")
@@ -69,7 +70,7 @@ def _show() -> None:
     print(sharing.show())
 
 
-def _board(place: str, output: str, **options: float) -> None:
+def _board(place: str, output: str, **options: Any) -> None:
     """Write a page about all learners of the class, and update it."""
     page.board(place, output, **options)
 

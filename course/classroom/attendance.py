@@ -91,8 +91,9 @@ class _Attendance:
             # folder can take the place of one of Python's modules.
             command = [sys.executable, "-P", "-m", "course.classroom", "share"]
             with open(Settings.from_env().home / "class-problem", "w") as problem:
-                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": problem}
-                self._sharing = subprocess.Popen(command, **pipes)
+                self._sharing = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=problem
+                )
 
 
 _attendance = cache(_Attendance)  # one for this kernel

@@ -91,7 +91,7 @@ def _page(learners: list[Learner], refused: list[tuple[str, str]], stuck: float,
 
 def _exercises(learners: list[Learner]) -> list[str]:
     """List the exercises of the lessons that any learner has begun."""
-    begun = set()
+    begun: set[str] = set()
     for learner in learners:
         ids = [*learner.solved, *learner.hints, *learner.minutes, *learner.predictions]
         begun.update(map(plan.lesson_of, ids))

@@ -53,4 +53,4 @@ def read(notebooks: Path = NOTEBOOKS) -> Plan:
 
 def lesson_of(id: str) -> str:
     """Return the lesson of an exercise, a prediction, a run or a section: "03b" for "03b-2"."""
-    return re.match(r"[^-\s]*", id)[0]
+    return re.split(r"[-\s]", id, maxsplit=1)[0]

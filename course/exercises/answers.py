@@ -61,7 +61,8 @@ def _dots(function: Any) -> int | None:
     """The first line of the source with a ``...``, or 0; None without source. ``if ...`` leaves no code."""
     try:
         lines, first = inspect.getsourcelines(function)
-        body = ast.parse(textwrap.dedent("".join(lines))).body[0].body
+        definition: Any = ast.parse(textwrap.dedent("".join(lines))).body[0]
+        body = definition.body
     except (OSError, TypeError, SyntaxError, AttributeError, IndexError):
         return None
     nodes = [node for statement in body for node in ast.walk(statement)]

@@ -100,6 +100,7 @@ def _load(path: Path) -> ModuleType:
     # The module is not in sys.modules. So the cloudpickle of Ray and that of Spark send a function of a
     # check to the workers together with its code; by its name no worker could import it.
     spec = importlib.util.spec_from_file_location(f"checks-{path.stem}", path)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

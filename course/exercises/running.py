@@ -102,8 +102,9 @@ def run_loop(
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     if trainer is None:
-        from ray.train.torch import TorchTrainer as trainer
+        from ray.train.torch import TorchTrainer
 
+        trainer = TorchTrainer
     expect_function(train_loop, name)
     _folders.append(folder_of_check())
     folder = Path(_folders[-1].name)
@@ -135,8 +136,8 @@ def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple[Any, list]:
 
     from labkit.worker.hooks import reports_to
 
-    reports = []
     report = ray.train.report
+    reports: list[tuple[dict[str, Any], Any]] = []
 
     def keep(metrics: Any, checkpoint: Any = None, *args: Any, **options: Any) -> None:
         if checkpoint is not None:

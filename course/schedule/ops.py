@@ -56,17 +56,21 @@ def recv(source: int) -> Op:
 
 def all_reduce(array: np.ndarray, group: Sequence[int] | None = None) -> Op:
     """Sum the arrays of all ranks (of a `group`): each rank gets the sum."""
-    return Op("all_reduce", np.array(array), group=group and tuple(group))
+    return Op("all_reduce", np.array(array), group=_ranks(group))
 
 
 def all_gather(part: np.ndarray, group: Sequence[int] | None = None) -> Op:
     """Join the equally large parts of all ranks along their first axis: each rank gets the whole."""
-    return Op("all_gather", np.array(part), group=group and tuple(group))
+    return Op("all_gather", np.array(part), group=_ranks(group))
 
 
 def reduce_scatter(array: np.ndarray, group: Sequence[int] | None = None) -> Op:
     """Sum the arrays of all ranks, and cut the sum along its first axis: each rank gets its own part."""
-    return Op("reduce_scatter", np.array(array), group=group and tuple(group))
+    return Op("reduce_scatter", np.array(array), group=_ranks(group))
+
+
+def _ranks(group: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if group is None else tuple(group)
 
 
 def start(op: Op) -> Op:

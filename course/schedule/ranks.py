@@ -149,7 +149,9 @@ def _watch_parent() -> None:
 
 def _end_with_parent() -> None:
     """End this process when the one that started it is gone."""
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
     os._exit(0)
 
 
@@ -157,7 +159,7 @@ class _Answering:
     """Runs a generator, and answers each of its yields by torch.distributed."""
 
     def __init__(self, generator: Generator) -> None:
-        self.generator = generator
+        self.generator: Any = generator
         self.doing = ""
         self.messages: Counter[tuple] = Counter()  # of each ("send" or "recv", rank)
         self.groups: dict[tuple | None, Any] = {None: None}
@@ -231,7 +233,7 @@ class _Answering:
         import torch
         import torch.distributed as dist
 
-        if op.group not in self.groups:
+        if op.group is not None and op.group not in self.groups:
             self.groups[op.group] = dist.new_group(list(op.group), use_local_synchronization=True)
         group = self.groups[op.group]
         world = dist.get_world_size(group)

@@ -35,7 +35,7 @@ class Event:
     posted: float
     line: int
     begin: float = 0.0
-    end: float | None = None
+    end: float = None  # type: ignore[assignment]  # until then
     mb: float = 0.0
     value: Any = field(default=None, repr=False)  # what `yield` returns, until it has done so
     waited: bool = False  # or is about to be waited for
@@ -128,6 +128,7 @@ class _Simulation:
         self.results: list[Any] = [None] * world
         self.running = set(range(world))
         self.waiting: dict[int, Event] = {}
+        self.queue: list[tuple[float, int, int, Event | None]]
         self.queue = [(0.0, rank, rank, None) for rank in range(world)]
         self.order = itertools.count(world)
         self.open: dict[tuple, deque[Event]] = defaultdict(deque)  # messages and collectives that lack a side
@@ -185,6 +186,7 @@ class _Simulation:
 
     def _explain(self, rank: int, error: Exception) -> None:
         """Say where a program raised, and why if that is a mistake with this simulator."""
+        assert error.__traceback__ is not None
         frame = traceback.extract_tb(error.__traceback__.tb_next)[0]
         line = f"in line {frame.lineno}"
         if frame.line:
