@@ -56,13 +56,13 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
     attempt = f"run {getattr(program, '__name__', 'the program')} on {world} real ranks"
     expect_int(attempt, "world", world)
     answers, died = _answers(cloudpickle.dumps((program, args)), world, limit)
-    # In the order in which they came: later ones may only have lost their connection to the first.
-    errors = [f"rank {rank} {answer.error}" for rank, answer in answers.items() if answer.error]
+    failed = [answer for answer in answers.values() if answer.error]
+    failed.sort(key=lambda answer: (answer.is_echo, answer.rank))
     silent = ", ".join(str(rank) for rank in range(world) if rank not in answers)
     if silent and died:
         fact = f"a process ended without a word, and there is no answer from rank {silent}"
-    elif errors:
-        fact = errors[0]
+    elif failed:
+        fact = f"rank {failed[0].rank} {failed[0].error}"
     elif silent:
         fact = f"there was no answer from rank {silent}"
     else:
@@ -79,6 +79,11 @@ class _Answer:
     error: str = ""
     result: bytes = b""  # pickled
     seconds: float = 0.0
+
+    @property
+    def is_echo(self) -> bool:
+        """Whether another rank's failure caused this one: a rank that gives up closes its connections."""
+        return "by peer" in self.error
 
 
 def _answers(payload: bytes, world: int, limit: float) -> tuple[dict[int, _Answer], bool]:
@@ -101,7 +106,7 @@ def _answers(payload: bytes, world: int, limit: float) -> tuple[dict[int, _Answe
             except multiprocessing.TimeoutError:
                 if any(process.exitcode is not None for process in ranks):
                     return answers, True
-                if any(answer.error for answer in answers.values()):
+                if any(answer.error and not answer.is_echo for answer in answers.values()):
                     break
     return answers, False
 
