@@ -15,25 +15,25 @@ from pathlib import Path
 
 def main() -> None:
     folder = Path(__file__).parent
-    found = {path.stem: path for path in sorted(folder.glob("*.py")) if not path.stem.startswith("_")}
+    paths = {path.stem: path for path in sorted(folder.glob("[a-z]*.py"))}
     name = sys.argv[1] if len(sys.argv) > 1 else None
-    if name in found:
+    if name in paths:
         sys.argv = [f"benchmarks.{name}", *sys.argv[2:]]
         runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
         return
     if name == "all":
-        sys.exit(_all(list(found), sys.argv[2:]))
+        sys.exit(_all(list(paths), sys.argv[2:]))
     if name is not None:
         print(f"there is no benchmark {name!r}; there are:")
-    for stem, path in found.items():
-        about = ast.get_docstring(ast.parse(path.read_text())) or ""
-        print(f"  {stem:16} {about.splitlines()[0]}")
+    for stem, path in paths.items():
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        print(f"  {stem:16} {docstring.splitlines()[0]}")
     print('one of them: make bench BENCH_ARGS="reporting", or python -m benchmarks reporting --help')
     sys.exit(0 if name is None else 2)
 
 
 def _all(names: list[str], arguments: list[str]) -> int:
-    """Run them one after the other; print the last line of each; how many failed."""
+    """Run them one after the other, print the last line of each, and return how many failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks all")
     parser.add_argument("--json", type=Path, help="a folder for the run records, NAME.json")
     folder = parser.parse_args(arguments).json
@@ -43,7 +43,8 @@ def _all(names: list[str], arguments: list[str]) -> int:
     for name in names:
         print(f"\n== {name}", flush=True)
         command = [sys.executable, "-m", "benchmarks", name]
-        command += ["--json", str(folder / f"{name}.json")] if folder else []
+        if folder:
+            command += ["--json", str(folder / f"{name}.json")]
         running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         for line in running.stdout:
             print(line, end="", flush=True)

@@ -4,12 +4,11 @@ Run K of a seed is always the same run with the same fault, so this makes it aga
 
     python -m benchmarks faults --campaign 1 --seed S --first K
 
-All runs share one cluster of two nodes and one object store; those of Keras have others, because PyTorch and
-TensorFlow never meet. After each run
+All runs share one cluster of two nodes and one object store. After each run
 
 - every checkpoint that Ray lists is whole, and has the weights of an undisturbed run at that epoch;
 - nothing was trained again that a checkpoint had when the fault was made;
-- the last model equals an undisturbed run's; all validations, trials and blocks have ended well;
+- the last model equals an undisturbed run's; all validations and trials have ended well;
 - no worker, placement group, stopped process, open port, temporary folder or secret is left;
 - a run that ended did so with an error of the lab's, and goes on when it is run again.
 """
@@ -28,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -36,33 +35,21 @@ import ray
 
 from benchmarks import _campaign_runs as runs
 from course import faults
-from course.models import KERAS_2
 from labkit.errors import LabError
 from labkit.local import cluster, family, storage
 from labkit.settings import Settings
 
-_TRAIN = ("kill rank", "freeze rank", "slow rank", "freeze store", "kill controller")
-_ANY = ("freeze node", "kill node", "drain node", "kill kernel")
-KINDS = {
-    "torch": (*_TRAIN, *_ANY, "damage checkpoint"),
-    "validation": (*_TRAIN, *_ANY),
-    "tune": (*_ANY, "freeze store"),
-    "data": (*_ANY, "freeze store"),
-    "keras": _TRAIN,
-}
-_MAKERS = {"tune": runs.sweep, "data": runs.pipeline}
+_ANY = ("freeze node", "kill node", "drain node", "kill kernel", "freeze store")
+_TRAIN = (*_ANY, "kill rank", "freeze rank", "slow rank", "kill controller")
+FAULTS = {"torch": (*_TRAIN, "damage checkpoint"), "validation": _TRAIN, "tune": _ANY}  # by the kind of run
 _CPUS = 3  # of each node
 _WITHIN = 120.0  # seconds until Ray has ended what a run has used; on a quiet machine it takes two
-_RAYS_OWN = ("IDLE", "_StatsActor", "_AutoscalingCoordinatorActor", "DashboardAgent", "RuntimeEnvAgent")
-_KEPT = ("torchinductor_root", "_ray_lockfiles")  # folders that torch and Ray use again
-# TensorFlow removes the source that it has generated when a process exits, and Ray Train kills its workers;
-# Python keeps what it has compiled of it.
-_KEPT += ("__autograph_generated_file", "__pycache__")
-_Figures = dict[str, float]
+RAYS_OWN = ("IDLE", "_StatsActor", "_AutoscalingCoordinatorActor", "DashboardAgent", "RuntimeEnvAgent")
+KEPT = ("torchinductor_root", "_ray_lockfiles")  # folders that torch and Ray use again
 
 
 class Broken(Exception):
-    """Something that must hold after a fault does not."""
+    """A promise that does not hold after a fault."""
 
 
 @dataclass(frozen=True)
@@ -81,35 +68,46 @@ class Plan:
 
     @classmethod
     def draw(cls, seed: int, number: int) -> "Plan":
-        """The same for the same seed and number."""
+        """Draw a plan: the same for the same seed and number."""
         rng = random.Random(f"{seed}-{number}")
-        kind = rng.choice(list(KINDS))
-        moment = rng.choice(KINDS[kind]), rng.random(), rng.randrange(2), round(rng.uniform(0.3, 1.5), 1)
-        return cls(seed, number, kind, *moment, rng.randint(3, 4), rng.randint(6, 12))
+        kind = rng.choice(list(FAULTS))
+        return cls(
+            seed,
+            number,
+            kind,
+            fault=rng.choice(FAULTS[kind]),
+            share=rng.random(),
+            rank=rng.randrange(2),
+            seconds=round(rng.uniform(0.3, 1.5), 1),
+            epochs=rng.randint(3, 4),
+            steps=rng.randint(6, 12),
+        )
 
 
 class World:
-    """What all runs share: a cluster of two nodes, a store, and a folder for temporary files."""
+    """The cluster of two nodes, the store and the folder for temporary files that all runs share."""
 
     def __init__(self, lab: cluster.Cluster, store: storage.Store, home: Path) -> None:
-        self.lab, self.store, self.home = lab, store, home
+        self.lab = lab
+        self.store = store
+        self.home = home
         self.secrets = [store.read_keys()[1], (home / "ray-token").read_text().strip()]
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls, preload: str = "torch") -> Iterator["World"]:
+    def started(cls) -> Iterator["World"]:
         """Start it, or find this home's; stop it in the end."""
         settings = Settings.from_env()
         folder = settings.make_home() / "tmp"
         folder.mkdir(exist_ok=True)
         environment = dict(os.environ)
+        os.environ["TMPDIR"] = str(folder)
+        os.environ["LABKIT_PANEL"] = "none"
         # By default Tune saves a sweep each ten seconds, which is longer than ours take.
-        own = {"TMPDIR": str(folder), "LABKIT_PANEL": "none", "TUNE_GLOBAL_CHECKPOINT_S": "0"}
-        os.environ.update(own)
+        os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0"
         tempfile.tempdir = None
-        how = {"cpus_per_node": _CPUS, "preload": preload, "settings": settings}
         try:
-            lab = again(lambda: cluster.start(nodes=2, **how))
+            lab = again(lambda: cluster.start(nodes=2, cpus_per_node=_CPUS, settings=settings))
             with lab, storage.start(settings=settings) as store:
                 yield cls(lab, store, settings.home)
         finally:
@@ -123,50 +121,63 @@ class World:
         return next(node.name for node in self.lab.nodes if node.name != "head")
 
     def fault(self, plan: Plan) -> faults.Fault:
-        """The fault of a plan, not armed."""
-        rank, seconds = plan.rank, plan.seconds
-        return {
-            "kill rank": lambda: faults.kill_rank(rank),
-            "freeze rank": lambda: faults.freeze_rank(rank, seconds=seconds),
-            "slow rank": lambda: faults.slow_rank(rank, share=0.3, seconds=seconds),
-            "kill node": lambda: _kill_node(self.spare),
-            "freeze node": lambda: _freeze_node(self.spare, seconds),
-            "drain node": lambda: faults.drain_node(self.spare, deadline=1 + rank),
-            "freeze store": lambda: _freeze_store(seconds),
-            "kill controller": faults.kill_controller,
-            "damage checkpoint": faults.kill_controller,  # and then `_damage`
-            "kill kernel": lambda: faults.Fault("kill the kernel", _kill_this_process),
-        }[plan.fault]()
+        """Make the fault of a plan, not armed."""
+        match plan.fault:
+            case "kill rank":
+                return faults.kill_rank(plan.rank)
+            case "freeze rank":
+                return faults.freeze_rank(plan.rank, seconds=plan.seconds)
+            case "slow rank":
+                return faults.slow_rank(plan.rank, share=0.3, seconds=plan.seconds)
+            case "kill node":  # as if its plug were pulled
+                return faults.kill(f"kill {self.spare}", _node(self.spare))
+            case "freeze node":  # for the others, its network is cut
+                return faults.freeze(f"freeze {self.spare}", _node(self.spare), plan.seconds)
+            case "drain node":
+                return faults.drain_node(self.spare, deadline=1 + plan.rank)
+            case "freeze store":  # requests are neither answered nor refused
+                return faults.freeze("freeze the store", _store, plan.seconds)
+            case "kill kernel":
+                return faults.Fault("kill the kernel", _kill_this_process)
+        return faults.kill_controller()  # also before `_damage`
 
     def listed(self, name: str) -> list[Any]:
-        """The checkpoints that Ray lists for a run of Ray Train, as the store has them."""
+        """List the checkpoints that Ray lists for a run of Ray Train, as the store has them."""
         from labkit.train import reported_checkpoints
 
         path = self.store.storage_path("campaign", name)
-        there = self.store.files.exists(f"{path}/checkpoint_manager_snapshot.json")
-        return reported_checkpoints(path, self.store.filesystem) if there else []
+        if not self.store.files.exists(f"{path}/checkpoint_manager_snapshot.json"):
+            return []
+        return reported_checkpoints(path, self.store.filesystem)
 
     def held(self) -> set[str]:
         """The ports on which this process listens, and the temporary folders of all processes."""
-        ports = [one.laddr.port for one in psutil.Process().net_connections() if one.status == "LISTEN"]
-        names = {one.name for one in Path(tempfile.gettempdir()).iterdir() if not one.name.startswith(_KEPT)}
-        return {f"port {port}" for port in ports} | {f"folder {name}" for name in names}
+        connections = psutil.Process().net_connections()
+        ports = {f"port {each.laddr.port}" for each in connections if each.status == "LISTEN"}
+        names = {path.name for path in Path(tempfile.gettempdir()).iterdir()}
+        return ports | {f"folder {name}" for name in names if not name.startswith(KEPT)}
 
     def left(self, before: set[str], *, killed: bool) -> list[str]:
-        """What a run has left. A killed process leaves its temporary folders, as anywhere."""
+        """List what a run has left. A killed process leaves its temporary folders, as anywhere."""
+        left = []
         free = ray.available_resources().get("CPU", 0)
-        found = [] if free == self.lab.cpus else [f"{free:g} of {self.lab.cpus:g} CPUs are free"]
-        groups = ray.util.placement_group_table().items()
-        found += [f"placement group {number}" for number, group in groups if group["state"] != "REMOVED"]
-        for process in [one.process for one in family.running(self.home)]:
+        if free != self.lab.cpus:
+            left.append(f"{free:g} of {self.lab.cpus:g} CPUs are free")
+        for number, group in ray.util.placement_group_table().items():
+            if group["state"] != "REMOVED":
+                left.append(f"placement group {number}")
+        for member in family.running(self.home):
             with contextlib.suppress(psutil.Error):
-                title = " ".join(process.cmdline())
-                busy = title.startswith("ray::") and not title[5:].startswith(_RAYS_OWN)
-                if busy or process.status() == psutil.STATUS_STOPPED:
-                    found.append(f"process {process.pid}, {title.strip()[:80]}")
+                title = " ".join(member.process.cmdline())
+                is_busy = title.startswith("ray::") and not title[5:].startswith(RAYS_OWN)
+                if is_busy or member.process.status() == psutil.STATUS_STOPPED:
+                    left.append(f"process {member.pid}, {title.strip()[:80]}")
                 if any(secret in title for secret in self.secrets):
-                    found.append(f"a secret in the command line of process {process.pid}")
-        return found + [one for one in self.held() - before if not (killed and one.startswith("folder"))]
+                    left.append(f"a secret in the command line of process {member.pid}")
+        for new in self.held() - before:
+            if not (killed and new.startswith("folder")):
+                left.append(new)
+        return left
 
     def heal(self, lost: str | None) -> None:
         """Wait until a node is gone that the fault has taken, and add another one."""
@@ -179,23 +190,12 @@ class World:
             again(lambda: self.lab.add_node(cpus=_CPUS))
 
 
-def _kill_node(name: str) -> faults.Fault:
-    """Kill all processes of a node (SIGKILL), as if its plug were pulled."""
-    return faults.kill(f"kill {name}", lambda panel: faults.node_processes(panel, name))
+def _node(name: str) -> Callable[[Any], list[psutil.Process]]:
+    return lambda panel: faults.node_processes(panel, name)
 
 
-def _freeze_store(seconds: float) -> faults.Fault:
-    """Stop the lab's object store for a while: requests are neither answered nor refused."""
-
-    def victims(panel: Any) -> list[psutil.Process]:
-        return [one.process for one in faults.running(panel, family.STORE)]
-
-    return faults.freeze("freeze the store", victims, seconds)
-
-
-def _freeze_node(name: str, seconds: float) -> faults.Fault:
-    """Stop all processes of a node for a while: for the others, its network is cut."""
-    return faults.freeze(f"freeze {name}", lambda panel: faults.node_processes(panel, name), seconds)
+def _store(panel: Any) -> list[psutil.Process]:
+    return [member.process for member in faults.running(panel, family.STORE)]
 
 
 def _kill_this_process(_: Any) -> Iterator[str]:
@@ -204,7 +204,7 @@ def _kill_this_process(_: Any) -> Iterator[str]:
 
 
 def again(start: Callable[[], Any]) -> Any:
-    """What `start` returns: on a busy machine a node of Ray may give up its start after 30 s."""
+    """Return what `start` returns, after three tries: a node may give up its start on a busy machine."""
     for _ in range(3):
         with contextlib.suppress(LabError):
             return start()
@@ -214,28 +214,38 @@ def again(start: Callable[[], Any]) -> Any:
 # -- one run ---------------------------------------------------------------------------------------
 
 
-def attempt(plan: Plan, name: str, world: World, fault: faults.Fault | None) -> tuple[Any, Any, float]:
-    """Run it once, with a fault or without: (panel, result or LabError, when the fault was made or 0)."""
+class Attempt(NamedTuple):
+    """How one attempt at a run ended."""
+
+    panel: Any
+    result: Any  # or the LabError
+    made_at: float  # when the fault was made; 0.0 if it wasn't
+
+
+def attempt(plan: Plan, name: str, world: World, fault: faults.Fault | None = None) -> Attempt:
+    """Run it once, with a fault or without."""
     log = world.home / "steps" / name
     log.parent.mkdir(exist_ok=True)
     config = {"kind": plan.kind, "log": str(log), "epochs": plan.epochs, "steps": plan.steps}
-    panel, fit = _MAKERS.get(plan.kind, runs.train)(name, config, world.store)
-    made: list[float] = []
+    make = runs.sweep if plan.kind == "tune" else runs.train
+    panel, fit = make(name, config, world.store)
+    made_at = 0.0
 
     def strike() -> None:
-        if plan.kind in _MAKERS:  # whose panels have no rank 0 to go by
-            total = plan.epochs * (plan.steps if plan.kind == "data" else runs.TRIALS)
-            while len(_steps_in(log)) < plan.share * total and not panel.state.over:
+        nonlocal made_at
+        if plan.kind == "tune":  # whose panel has no rank 0 to go by
+            moment = plan.share * plan.epochs * runs.TRIALS
+            while len(_steps_in(log)) < moment and not panel.state.over:
                 time.sleep(0.005)
             fault.now()
         while fault.outcome == "armed":
             time.sleep(0.005)
         if fault.outcome == "made":
-            made.append(time.time())
+            made_at = time.time()
         fault.wait(300)
 
     if fault is not None:
-        if plan.kind not in _MAKERS:
+        if plan.kind != "tune":
             epoch, step = divmod(int(plan.share * plan.epochs * plan.steps), plan.steps)
             fault.at(panel, epoch=epoch, step=step)
         striker = threading.Thread(target=strike, daemon=True)
@@ -247,11 +257,11 @@ def attempt(plan: Plan, name: str, world: World, fault: faults.Fault | None) -> 
         result = error
     if fault is not None:
         striker.join(300)
-    return panel, result, made[0] if made else 0.0
+    return Attempt(panel, result, made_at)
 
 
 def _begin_and_kill(plan: Plan, name: str) -> float:
-    """Begin the run in a process of its own, on the same cluster, and kill that; when it was dead."""
+    """Begin the run in a process of its own, on the same cluster, and kill that; return when it was dead."""
     command = [sys.executable, "-m", "benchmarks._campaign", str(plan.seed), str(plan.number), name]
     root = Path(__file__).parents[1]
     child = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
@@ -264,157 +274,194 @@ def _begin_and_kill(plan: Plan, name: str) -> float:
 
 def _damage(plan: Plan, name: str, world: World) -> None:
     """Cut the newest checkpoint in half: nothing may go on from it. Then put it back."""
-    if kept := world.listed(name):
-        path, files = f"{kept[-1].checkpoint.path}/state.json", world.store.files
-        whole = files.cat_file(path)
-        files.pipe_file(path, whole[: len(whole) // 2])
-        _, result, _ = attempt(plan, name, world, None)
-        files.pipe_file(path, whole)
-        if not isinstance(result, LabError) or "JSONDecodeError" not in str(result):
-            raise Broken(f"a run went on from half a checkpoint: {result}")
+    checkpoints = world.listed(name)
+    if not checkpoints:
+        return
+    path = f"{checkpoints[-1].checkpoint.path}/state.json"
+    files = world.store.files
+    whole = files.cat_file(path)
+    files.pipe_file(path, whole[: len(whole) // 2])
+    result = attempt(plan, name, world).result
+    files.pipe_file(path, whole)
+    if not isinstance(result, LabError) or "JSONDecodeError" not in str(result):
+        raise Broken(f"a run went on from half a checkpoint: {result}")
 
 
-def one(plan: Plan, world: World) -> _Figures:
-    """Make a run with its fault; the seconds until it was noticed, and until steps were made again.
+def make(plan: Plan, world: World) -> dict[str, float]:
+    """Make a run with its fault; return the seconds until it was noticed, and without a step.
 
     Raises:
-        Broken: something does not hold.
+        Broken: a promise does not hold.
     """
     name = f"{plan.seed}-{plan.number}-{os.urandom(2).hex()}"
-    log, before, began, spare = world.home / "steps" / name, world.held(), time.time(), world.spare
-    kept, said, figures = -1, "", _Figures()
+    held = world.held()
+    began = time.time()
+    spare = world.spare
+    texts = []  # that must not have a secret in them
+    figures = {}
+    result = None
     if plan.fault == "kill kernel":
-        at, result = _begin_and_kill(plan, name), None
-        if plan.kind not in _MAKERS:
-            kept = max((one.metrics["epoch"] for one in world.listed(name)), default=-1)
+        made_at = _begin_and_kill(plan, name)
+        checkpoints = world.listed(name) if plan.kind != "tune" else []
+        kept = max((checkpoint.metrics["epoch"] for checkpoint in checkpoints), default=-1)
     else:
         fault = world.fault(plan)
-        panel, result, at = attempt(plan, name, world, fault)
+        panel, result, made_at = attempt(plan, name, world, fault)
         if fault.outcome == "refused":
             raise Broken(f"the fault was refused: {fault.did}")
-        said = f"{fault!r} {result if isinstance(result, LabError) else ''}"
-        if isinstance(result, LabError) or fault.noticed is not None:
-            figures["noticed"] = time.time() - at if fault.noticed is None else fault.noticed
+        texts.append(repr(fault))
+        if fault.noticed is not None:
+            figures["noticed"] = fault.noticed
+        elif isinstance(result, LabError):
+            figures["noticed"] = time.time() - made_at
         points = getattr(panel.state, "checkpoints", ())
-        kept = max((point.epoch - 1 for point in points if point.committed_at < at), default=-1)
-    if plan.fault == "damage checkpoint" and isinstance(result, LabError):
-        _damage(plan, name, world)
-    if result is None or isinstance(result, LabError):
-        _, result, _ = attempt(plan, name, world, None)
+        kept = max((point.epoch - 1 for point in points if point.committed_at < made_at), default=-1)
+    if isinstance(result, LabError):
+        texts.append(str(result))
+        if plan.fault == "damage checkpoint":
+            _damage(plan, name, world)
+        result = None
+    if result is None:
+        result = attempt(plan, name, world).result
         if isinstance(result, LabError):
             raise Broken(f"the run did not go on: {result}")
-    if at:
-        figures["without a step"] = _check_steps(plan, log, kept, at)
+    if made_at:
+        figures["without a step"] = _check_steps(plan, world.home / "steps" / name, kept, made_at)
     _check_model(plan, name, world, result)
-    said += "".join(path.read_text() for path in (world.home / "runs" / name).rglob("*.json"))
-    if any(secret in said for secret in world.secrets):
+    texts += [path.read_text() for path in (world.home / "runs" / name).rglob("*.json")]
+    if any(secret in text for secret in world.secrets for text in texts):
         raise Broken("a secret is in the card, the error or the record of the run")
-    world.heal(spare if at and plan.fault in ("kill node", "drain node") else None)
-    killed = "kill" in plan.fault or plan.fault in ("damage checkpoint", "drain node")
-    deadline = time.time() + _WITHIN
-    while left := world.left(before, killed=killed):
-        if time.time() > deadline:
-            raise Broken("left over: " + "; ".join(left))
-        time.sleep(0.1)
+    world.heal(spare if made_at and plan.fault in ("kill node", "drain node") else None)
+    _check_left(plan, world, held)
     return {**figures, "all of it": time.time() - began}
 
 
 # -- what must hold --------------------------------------------------------------------------------
 
 
-def _steps_in(log: Path) -> list[tuple[float, str, int, int, int]]:
-    """(time, key, pid, epoch, step) of all steps that were made, in their order."""
+def _check_left(plan: Plan, world: World, held: set[str]) -> None:
+    """Wait until nothing is left that wasn't `held` before."""
+    killed = "kill" in plan.fault or plan.fault in ("damage checkpoint", "drain node")
+    deadline = time.time() + _WITHIN
+    while True:
+        left = world.left(held, killed=killed)
+        if not left:
+            return
+        if time.time() > deadline:
+            raise Broken("left over: " + "; ".join(left))
+        time.sleep(0.1)
+
+
+class _Step(NamedTuple):
+    """A line of the log."""
+
+    time: float
+    key: str
+    pid: int
+    epoch: int
+    step: int
+
+
+def _steps_in(log: Path) -> list[_Step]:
+    """Read all steps that were made, in their order."""
     lines = log.read_text().splitlines() if log.exists() else []
-    return [(float(t), key, *map(int, rest)) for t, key, *rest in map(str.split, lines)]
+    steps = []
+    for line in lines:
+        moment, key, *numbers = line.split()
+        steps.append(_Step(float(moment), key, *map(int, numbers)))
+    return steps
 
 
-def _check_steps(plan: Plan, log: Path, kept: int, at: float) -> float:
-    """Nothing was trained again up to epoch `kept`; the longest time without a step that ended after `at`."""
-    last: dict[str, tuple[float, int, int]] = {}  # key → (time, pid, epoch)
+def _check_steps(plan: Plan, log: Path, kept: int, made_at: float) -> float:
+    """Check that nothing was trained again up to epoch `kept`.
+
+    Return the longest time without a step that ended after the fault was made.
+    """
+    latest: dict[str, _Step] = {}  # by key
     longest = 0.0
-    for moment, key, pid, epoch, _ in _steps_in(log):
-        then, before, reached = last.get(key, (at, pid, epoch))
+    for step in _steps_in(log):
+        before = latest.get(step.key, step._replace(time=made_at))
+        latest[step.key] = step
         # Of a trial, one epoch may be on its way to the store, and one in the making.
-        had = reached - 2 if plan.kind == "tune" else kept
-        if pid != before and epoch <= had and plan.kind != "data":
-            raise Broken(f"{key} went on with epoch {epoch}, and the checkpoint of epoch {had} was there")
-        longest = max(longest, moment - then if moment > at else 0.0)
-        last[key] = moment, pid, epoch
+        had = before.epoch - 2 if plan.kind == "tune" else kept
+        if step.pid != before.pid and step.epoch <= had:
+            fact = f"went on with epoch {step.epoch}, and the checkpoint of epoch {had} was there"
+            raise Broken(f"{step.key} {fact}")
+        if step.time > made_at:
+            longest = max(longest, step.time - before.time)
     return longest
 
 
 def _check_model(plan: Plan, name: str, world: World, result: Any) -> None:
-    """The result equals an undisturbed run's, and so are all checkpoints."""
-    if plan.kind == "data":
-        if result != [number**2 for number in range(plan.epochs * plan.steps)]:
-            raise Broken(f"the pipeline gave {len(result)} rows, or others than it should")
+    """Check that the result equals an undisturbed run's, and so do all checkpoints."""
+    if plan.kind == "tune":
+        if (len(result), result.num_errors) != (runs.TRIALS, 0):
+            raise Broken(f"{len(result)} trials, {result.num_errors} of them with errors")
+        for trial in result:
+            _check_checkpoints(plan, [trial.checkpoint], trial.config["rate"])
         return
-    trials = list(result) if plan.kind == "tune" else [result]
-    if plan.kind == "tune" and (len(trials), result.num_errors) != (runs.TRIALS, 0):
-        raise Broken(f"{len(trials)} trials, {result.num_errors} of them with errors")
-    listed = [] if plan.kind == "tune" else world.listed(name)
-    for trial in trials:
-        weights, rate = [np.zeros((runs.WIDTH, 1))], runs.RATE if listed else trial.config["rate"]
-        for epoch in range(plan.epochs):
-            weights.append(runs.descend(weights[-1], epoch, plan.steps, rate))
-        found = [
-            runs.load(checkpoint) for checkpoint in (*(one.checkpoint for one in listed), trial.checkpoint)
-        ]
-        off = max(float(np.abs(now - weights[done]).max()) for done, now in found)
-        if found[-1][0] != plan.epochs or off > 1e-5:
-            raise Broken(f"the last checkpoint is of epoch {found[-1][0] - 1}; weights differ by {off:.1e}")
-        if listed and [done for done, _ in found[:-1]] != list(range(1, plan.epochs + 1)):
-            raise Broken(f"checkpoints of the epochs {[done - 1 for done, _ in found[:-1]]} are listed")
-    for one in listed if plan.kind == "validation" else ():
-        if (
-            one.status.value != "VALIDATED"
-            or one.metrics.get("norm") != runs.validate(one.checkpoint)["norm"]
-        ):
-            raise Broken(f"a validation ended as {one.status.value} with {one.metrics}")
+    listed = world.listed(name)
+    checkpoints = [reported.checkpoint for reported in listed]
+    epochs = _check_checkpoints(plan, [*checkpoints, result.checkpoint], runs.RATE)[:-1]
+    if epochs != list(range(1, plan.epochs + 1)):
+        raise Broken(f"checkpoints of the epochs {[epoch - 1 for epoch in epochs]} are listed")
+    for reported in listed if plan.kind == "validation" else ():
+        norm = runs.validate(reported.checkpoint)["norm"]
+        if reported.status.value != "VALIDATED" or reported.metrics.get("norm") != norm:
+            raise Broken(f"a validation ended as {reported.status.value} with {reported.metrics}")
+
+
+def _check_checkpoints(plan: Plan, checkpoints: list[Any], rate: float) -> list[int]:
+    """Compare all checkpoints with an undisturbed run, and return the epochs that come next."""
+    weights = [np.zeros((runs.WIDTH, 1))]
+    for epoch in range(plan.epochs):
+        weights.append(runs.descend(weights[-1], epoch, plan.steps, rate))
+    loaded = [runs.load(checkpoint) for checkpoint in checkpoints]
+    epochs = [epoch for epoch, _ in loaded]
+    off = max(float(np.abs(found - weights[epoch]).max()) for epoch, found in loaded)
+    if epochs[-1] != plan.epochs or off > 1e-5:
+        raise Broken(f"the last checkpoint is of epoch {epochs[-1] - 1}; weights differ by {off:.1e}")
+    return epochs
 
 
 # -- all of it -------------------------------------------------------------------------------------
 
 
-def campaign(plans: list[Plan]) -> Iterator[tuple[Plan, _Figures | str]]:
-    """Make all runs, those of Keras last: each with its figures, or with what does not hold."""
-    todo = sorted(plans, key=lambda plan: plan.kind == "keras")
-    while todo:
-        keras = todo[0].kind == "keras"
-        if keras:
-            os.environ.update(KERAS_2)
-        with World.started("tensorflow" if keras else "torch") as world:
-            while todo and (todo[0].kind == "keras") == keras:
-                plan = todo.pop(0)
+def campaign(plans: list[Plan]) -> Iterator[tuple[Plan, dict[str, float], str]]:
+    """Make all runs; yield each with its figures, and with what does not hold."""
+    left = list(plans)
+    while left:
+        with World.started() as world:
+            while left:
+                plan = left.pop(0)
                 try:
-                    yield plan, one(plan, world)
+                    yield plan, make(plan, world), ""
                 except Exception as error:
-                    yield plan, f"{type(error).__name__}: {error}"
+                    yield plan, {}, f"{type(error).__name__}: {error}"
                     break  # what it has left must not harm the others
 
 
 def report(numbers: range, seed: int) -> int:
-    """Make a campaign, print it run by run and fault by fault; how many runs broke something."""
+    """Make a campaign, print it run by run and fault by fault; return how many runs broke a promise."""
     seconds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    made = broken = 0
+    made = 0
+    broken = 0
     try:
-        for plan, found in campaign([Plan.draw(seed, number) for number in numbers]):
+        for plan, figures, problem in campaign([Plan.draw(seed, number) for number in numbers]):
             made += 1
-            who = f"{plan.number}: {plan.kind}, {plan.fault} at {plan.share:.0%}"
-            if isinstance(found, str):
-                broken += 1
-                print(f"{who}: BROKEN: {found}", flush=True)
-                continue
-            print(
-                f"{who}: " + ", ".join(f"{what} {spent:.1f} s" for what, spent in found.items()), flush=True
-            )
-            for what, spent in found.items():
-                seconds[plan.fault][what].append(spent)
-                seconds[f"all of {plan.kind}"][what].append(spent)
+            broken += bool(problem)
+            text = ", ".join(f"{name} {spent:.1f} s" for name, spent in figures.items())
+            text = f"BROKEN: {problem}" if problem else text
+            print(f"{plan.number}: {plan.kind}, {plan.fault} at {plan.share:.0%}: {text}", flush=True)
+            for name, spent in figures.items():
+                seconds[plan.fault][name].append(spent)
+                seconds[f"all of {plan.kind}"][name].append(spent)
     finally:  # also when it was interrupted
-        for of, figures in sorted(seconds.items()):
-            told = [f"{what} {statistics.median(s):.1f}, at most {max(s):.1f}" for what, s in figures.items()]
-            print(f"| {of} | {len(figures['all of it'])} | {' | '.join(told)} |")
+        for group, figures in sorted(seconds.items()):
+            cells = [group, str(len(figures["all of it"]))]
+            for name, spent in figures.items():
+                cells.append(f"{name} {statistics.median(spent):.1f}, at most {max(spent):.1f}")
+            print(f"| {' | '.join(cells)} |")
         print(f"{made - broken} of {made} runs kept what was promised")
     return broken
 

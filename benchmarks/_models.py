@@ -14,7 +14,8 @@ def mlp(hidden: Sequence[int] = (128, 64), *, seed: int = 0) -> nn.Module:
 
     Takes float32 [n, 28, 28] in 0..1 (see `to_input`), gives logits float32 [n, 10].
     """
-    layers, inputs = [nn.Flatten()], 28 * 28
+    layers = [nn.Flatten()]
+    inputs = 28 * 28
     for outputs in hidden:
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         inputs = outputs
@@ -33,21 +34,28 @@ def train_epoch(
     loss_fn: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     optimizer: torch.optim.Optimizer,
 ) -> dict[str, float]:
-    """One pass over `batches`, one update per batch; loss and accuracy, means over this worker's rows.
+    """Pass over `batches` once, with one update per batch. Return the mean loss and accuracy of the rows.
 
     Args:
         batches: pairs (x, y), or Ray Data's dicts with "image" and "label"; uint8 images are scaled.
         loss_fn: (logits, labels) → the mean loss of a batch.
     """
     model.train()
-    rows, loss_sum, right = 0, 0, 0
+    rows = 0
+    loss_sum = 0
+    right = 0
     for batch in batches:
-        x, y = (batch["image"], batch["label"]) if isinstance(batch, Mapping) else batch
+        if isinstance(batch, Mapping):
+            batch = batch["image"], batch["label"]
+        x, y = batch
+        if x.dtype == torch.uint8:
+            x = to_input(x)
         optimizer.zero_grad()
-        logits = model(to_input(x) if x.dtype == torch.uint8 else x)
+        logits = model(x)
         loss = loss_fn(logits, y)
         loss.backward()
         optimizer.step()
-        rows, loss_sum = rows + len(y), loss_sum + loss.detach() * len(y)
+        rows += len(y)
+        loss_sum += loss.detach() * len(y)
         right += (logits.detach().argmax(dim=1) == y).sum()
     return {"loss": float(loss_sum) / rows, "accuracy": float(right) / rows}

@@ -8,12 +8,11 @@ as Ray's documentation says; both are waited for until the cluster lists them. T
 ``cluster: ratio=…``, to the first task with the import, since `cluster.start()` imports Ray itself.
 """
 
-import json
 import tempfile
 from pathlib import Path
 
-from benchmarks import _stock
-from benchmarks._paired import Found, measure, parser
+from benchmarks import _programs
+from benchmarks._paired import Results, measure, parser
 from labkit.settings import Settings
 
 _MEASURED = """
@@ -55,34 +54,29 @@ subprocess.run([os.path.join(os.path.dirname(sys.executable), "ray"), "start", "
 """,
     stop="""
 mine = [psutil.Process(pid) for pid in set(psutil.pids()) - before if psutil.pid_exists(pid)]
-mine = [one for one in mine if address in " ".join(one.cmdline())]
+mine = [process for process in mine if address in " ".join(process.cmdline())]
 ray.shutdown()
-for one in mine:
+for process in mine:
     try:
-        one.kill()
+        process.kill()
     except psutil.NoSuchProcess:
         pass
 """,
 )
 
 
-def seen(code: str, environment: dict[str, str]) -> dict[str, float]:
-    """{figure: seconds} of a process that runs `code`."""
-    lines = _stock.run(code, environment).splitlines()
-    return json.loads(next(line for line in lines if line.startswith("seen ")).removeprefix("seen "))
-
-
 def main() -> None:
     options = parser(__doc__, repeat=3).parse_args()
-    found = Found("cluster", ours="lab")
+    results = Results("cluster", ours="lab")
     with tempfile.TemporaryDirectory(prefix="lkb", ignore_cleanup_errors=True) as home:
-        ours, theirs = _stock.lab_environment(Path(home)), _stock.stock_environment(Settings.from_env())
-        measure(
-            {"lab": lambda: seen(_LAB, ours), "stock Ray": lambda: seen(_STOCK, theirs)},
-            found,
-            options.repeat,
-        )
-    found.finish(found.ratio("with the import", "stock Ray"), json=options.json)
+        ours = _programs.lab_environment(Path(home))
+        theirs = _programs.stock_environment(Settings.from_env())
+        ways = {
+            "lab": lambda: _programs.run(["-c", _LAB], ours)[0],
+            "stock Ray": lambda: _programs.run(["-c", _STOCK], theirs)[0],
+        }
+        measure(ways, results, options.repeat)
+    results.finish(results.ratio("with the import", "stock Ray"), json=options.json)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ from dataclasses import asdict
 
 from benchmarks._engines.comparison import run
 from benchmarks._engines.launch import ENGINES
-from benchmarks._paired import Found, parser
+from benchmarks._paired import Results, parser
 from labkit.settings import Settings
 
-_LAB, _OTHER = "Ray Train, DataLoader", "torchrun"
+_LAB = "Ray Train, DataLoader"
+_OTHER = "torchrun"
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
     options = options.parse_args()
     settings = Settings.from_env()
     names = [engine.name for engine in ENGINES]
-    result = run(
+    comparison = run(
         rows=options.rows,
         epochs=options.epochs,
         rounds=options.repeat,
@@ -36,19 +37,14 @@ def main() -> None:
         settings=settings,
         log=lambda line: print(line, flush=True),
     )
-    print(f"\n{result}")
-    found = Found("engines", ours=_LAB)
-    for name in names:
-        for one in result.of(name):
-            figures = found.seconds
-            for figure, seconds in (
-                ("first step", one.first_step),
-                ("last epoch", options.rows / one.rows_per_second[-1]),
-                ("whole program", one.total_seconds),
-            ):
-                figures.setdefault(figure, {}).setdefault(name, []).append(seconds)
-    found.beside["comparison"] = asdict(result)
-    found.finish(found.ratio("whole program", _OTHER), json=options.json)
+    print(f"\n{comparison}")
+    results = Results("engines", ours=_LAB)
+    for result in comparison.results:
+        results.append("first step", result.engine, result.first_step)
+        results.append("last epoch", result.engine, options.rows / result.rows_per_second[-1])
+        results.append("whole program", result.engine, result.total_seconds)
+    results.details["comparison"] = asdict(comparison)
+    results.finish(results.ratio("whole program", _OTHER), json=options.json)
 
 
 if __name__ == "__main__":

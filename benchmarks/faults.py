@@ -5,14 +5,13 @@
 Each kill is a SIGKILL of the lab's own S3 server: in the middle of an upload of images, or while a training
 writes its checkpoints. It has gone well if
 - what was running ends with an error that names the store;
-- after `storage.start()` all that the store had said yes to is there, byte for byte, and nothing half;
+- after `storage.start()` all that the store had confirmed is there, byte for byte, and nothing half;
 - the newest checkpoint that Ray offers is whole, and is no older than the last that was reported;
 - the upload and the training, begun again as they were, go on from there to their end.
 
 The last line is ``faults: ratio=…``, the part of the kills that did not go well.
 
-Instead of that: ``--campaign N`` makes N runs with any fault of `course.faults`; ``--arms N`` counts the
-steps that a preemption costs, for three ways of saving and N seeds.
+Instead of that, ``--campaign N`` makes N runs with any fault of `course.faults`.
 """
 
 import contextlib
@@ -29,8 +28,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _campaign, _recovery
-from benchmarks._paired import Found, parser
+from benchmarks import _campaign
+from benchmarks._paired import Results, parser
 from course import datasets
 from labkit.errors import LabError
 from labkit.local import cluster, family, storage
@@ -41,11 +40,11 @@ _CHECKPOINT = 12 << 20  # bytes: it goes in two parts, and takes long enough to 
 
 
 class Lost(Exception):
-    """Something that must hold after a kill does not."""
+    """A promise that does not hold after a kill."""
 
 
 def kill_in_an_upload(rng: random.Random, settings: Settings) -> str:
-    """Kill the server while images are sent; returns what happened in a line."""
+    """Kill the server while images are sent; return a line about what happened."""
     store = storage.start(settings=settings)
     images = datasets.load("digits", n=400)
     prefix = f"kill-{rng.getrandbits(32):08x}"
@@ -59,8 +58,8 @@ def kill_in_an_upload(rng: random.Random, settings: Settings) -> str:
         try:
             _upload(images, store, prefix)
         except LabError as error:
-            told = time.monotonic()
-            _named(error, store)
+            raised_at = time.monotonic()
+            _require_the_store(error, store)
         else:
             raise Lost("the upload ended well without its store")
         killer.join()
@@ -71,13 +70,13 @@ def kill_in_an_upload(rng: random.Random, settings: Settings) -> str:
         raise Lost("after the second upload not everything is there")
     store.files.rm(path, recursive=True)
     return (
-        f"killed after {wait_for} of {len(images)} objects, told {told - killer.at:.1f} s later;"
+        f"killed after {wait_for} of {len(images)} objects, raised {raised_at - killer.at:.1f} s later;"
         f" the {len(committed)} that were committed were there, and a second upload sent all"
     )
 
 
 def kill_in_a_checkpoint(rng: random.Random, settings: Settings) -> str:
-    """Kill the server while a training saves checkpoints; returns what happened in a line."""
+    """Kill the server while a run saves checkpoints; return a line about what happened."""
     from ray.train import Result
 
     from labkit.train import TrainPanel
@@ -89,16 +88,17 @@ def kill_in_a_checkpoint(rng: random.Random, settings: Settings) -> str:
     wait_for = rng.randrange(4)
     killer = _Killer(lambda: len(panel.state.checkpoints) >= wait_for, rng.uniform(0, 1.0), settings)
     # An epoch lasts 0.2 s and the upload some tenths more, so a moment within a second hits all there is.
+    trainer = _trainer(store, name, epochs=1000)
     try:
-        with panel.watch(trainer := _trainer(store, name, epochs=1000)):
+        with panel.watch(trainer):
             trainer.fit()
     except LabError as error:
-        told = time.monotonic()
-        _named(error, store)
+        raised_at = time.monotonic()
+        _require_the_store(error, store)
     else:
         raise Lost("the training went on without its store")
     killer.join()
-    said = [point.metrics["epoch"] for point in panel.state.checkpoints]
+    reported = [point.metrics["epoch"] for point in panel.state.checkpoints]
     store = storage.start(settings=settings)
     newest = -1
     # Before the first checkpoint is committed there is no list of them, and nothing that could be lost.
@@ -107,17 +107,18 @@ def kill_in_a_checkpoint(rng: random.Random, settings: Settings) -> str:
         newest = max((_epoch_of(checkpoint) for checkpoint, _ in result.best_checkpoints), default=-1)
         if result.checkpoint is not None and _epoch_of(result.checkpoint) != newest:
             raise Lost(f"the latest is epoch {_epoch_of(result.checkpoint)}, and there is epoch {newest}")
-    if newest < max(said, default=-1):
-        raise Lost(f"epoch {max(said)} was reported as kept, and the newest in the store is {newest}")
+    if newest < max(reported, default=-1):
+        raise Lost(f"epoch {max(reported)} was reported as kept, and the newest in the store is {newest}")
     panel = TrainPanel(name, settings=settings)
     epochs = newest + 1 + _EPOCHS
-    with panel.watch(trainer := _trainer(store, name, epochs=epochs)):
+    trainer = _trainer(store, name, epochs=epochs)
+    with panel.watch(trainer):
         result = trainer.fit()
     if _epoch_of(result.checkpoint) != epochs - 1 or result.metrics["first"] != newest + 1:
         raise Lost(f"it should go on with epoch {newest + 1}, and did so with {result.metrics['first']}")
     store.files.rm(path, recursive=True)
     return (
-        f"killed after {len(said)} checkpoints, told {told - killer.at:.1f} s later;"
+        f"killed after {len(reported)} checkpoints, raised {raised_at - killer.at:.1f} s later;"
         f" newest whole one: epoch {newest}; went on from there to epoch {epochs - 1}"
     )
 
@@ -145,30 +146,30 @@ def _trainer(store: storage.Store, name: str, *, epochs: int) -> Any:
 def _loop(config: dict[str, Any]) -> None:
     import ray.train
 
-    rank, first = ray.train.get_context().get_world_rank(), 0
-    if checkpoint := ray.train.get_checkpoint():
-        first = _epoch_of(checkpoint) + 1
+    rank = ray.train.get_context().get_world_rank()
+    checkpoint = ray.train.get_checkpoint()
+    first = _epoch_of(checkpoint) + 1 if checkpoint else 0
     for epoch in range(first, config["epochs"]):
         time.sleep(0.2)
         with tempfile.TemporaryDirectory() as folder:
-            kept = None
+            checkpoint = None
             if rank == 0:
-                body = random.Random(epoch).randbytes(_CHECKPOINT)
-                Path(folder, "weights.bin").write_bytes(body)
-                about = {"epoch": epoch, "sha256": hashlib.sha256(body).hexdigest()}
-                Path(folder, "about.json").write_text(json.dumps(about))
-                kept = ray.train.Checkpoint.from_directory(folder)
-            ray.train.report({"epoch": epoch, "first": first}, checkpoint=kept)
+                weights = random.Random(epoch).randbytes(_CHECKPOINT)
+                Path(folder, "weights.bin").write_bytes(weights)
+                state = {"epoch": epoch, "sha256": hashlib.sha256(weights).hexdigest()}
+                Path(folder, "state.json").write_text(json.dumps(state))
+                checkpoint = ray.train.Checkpoint.from_directory(folder)
+            ray.train.report({"epoch": epoch, "first": first}, checkpoint=checkpoint)
 
 
 def _epoch_of(checkpoint: Any) -> int:
-    """The epoch of a checkpoint that is whole."""
+    """Return the epoch of a checkpoint that is whole."""
     with checkpoint.as_directory() as folder:
-        about = json.loads(Path(folder, "about.json").read_text())
-        body = Path(folder, "weights.bin").read_bytes()
-    if hashlib.sha256(body).hexdigest() != about["sha256"]:
-        raise Lost(f"the checkpoint of epoch {about['epoch']} is not what was saved")
-    return about["epoch"]
+        state = json.loads(Path(folder, "state.json").read_text())
+        weights = Path(folder, "weights.bin").read_bytes()
+    if hashlib.sha256(weights).hexdigest() != state["sha256"]:
+        raise Lost(f"the checkpoint of epoch {state['epoch']} is not what was saved")
+    return state["epoch"]
 
 
 # -- what is looked at ------------------------------------------------------------------------------
@@ -179,9 +180,11 @@ class _Killer(threading.Thread):
 
     def __init__(self, ready: Callable[[], bool], after: float, settings: Settings) -> None:
         super().__init__(daemon=True)
-        self._ready, self._after = ready, after
+        self._ready = ready
+        self._after = after
         self.at = 0.0
-        (self._pid,) = [one.pid for one in family.running(settings.home, family.STORE)]
+        (server,) = family.running(settings.home, family.STORE)
+        self._pid = server.pid
         self.start()
 
     def run(self) -> None:
@@ -195,16 +198,17 @@ class _Killer(threading.Thread):
 def _upload(images: datasets.Dataset, store: storage.Store, prefix: str) -> str:
     """Send each image as an object, and return the path that all of them are below."""
     path = f"{store.bucket('faults')}/{prefix}"
+    objects = {f"{path}/{row:05}": image.tobytes() for row, image in enumerate(images.images)}
     with store.explained(f"upload to {path}"):
-        store.files.pipe({f"{path}/{row:05}": image.tobytes() for row, image in enumerate(images.images)})
+        store.files.pipe(objects)
     return path
 
 
 @contextlib.contextmanager
 def _noting_puts(store: storage.Store, committed: dict[str, str]) -> Iterator[list[Callable[[], object]]]:
-    """Note each object that the store has said yes to, with the MD5 of what was sent.
+    """Note each object that the store has confirmed, with the MD5 of what was sent.
 
-    Yields what is called after each of them; the next ones wait for that.
+    Yields a list for functions that are called after each of them; the next objects wait for these.
     """
     after: list[Callable[[], object]] = []
     files = store.files
@@ -234,47 +238,45 @@ def _all_there(store: storage.Store, committed: dict[str, str]) -> None:
             raise Lost(f"{path} is not what was sent")
 
 
-def _named(error: LabError, store: storage.Store) -> None:
+def _require_the_store(error: LabError, store: storage.Store) -> None:
     if store.endpoint not in str(error):
         raise Lost(f"the error does not name the store: {error}")
 
 
 # -- all of it --------------------------------------------------------------------------------------
 
-_KINDS = {"upload": kill_in_an_upload, "checkpoint": kill_in_a_checkpoint}
+_KILLS = {"upload": kill_in_an_upload, "checkpoint": kill_in_a_checkpoint}
 
 
 def main() -> None:
     options = parser(__doc__, repeat=20)
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--only", choices=_KINDS)
+    options.add_argument("--only", choices=_KILLS)
     options.add_argument("--campaign", type=int, metavar="N", help="N runs with any fault of course.faults")
     options.add_argument("--first", type=int, metavar="K", help="the first of them (default 0)", default=0)
-    options.add_argument("--arms", type=int, metavar="N", help="steps lost in three arms, N seeds")
     options = options.parse_args()
-    numbers = range(options.first, options.first + (options.arms or options.campaign or 0))
-    if options.arms:
-        return _recovery.arms(numbers, Settings.from_env())
     if options.campaign:
+        numbers = range(options.first, options.first + options.campaign)
         sys.exit(_campaign.report(numbers, options.seed) > 0)
     settings = Settings.from_env()
-    kinds = {kind: kill for kind, kill in _KINDS.items() if options.only in (None, kind)}
-    found, lost = Found("faults", ours=""), 0
+    kills = {moment: kill for moment, kill in _KILLS.items() if options.only in (None, moment)}
+    results = Results("faults", ours="")
+    lost = 0
     with cluster.start(settings=settings), storage.start(settings=settings):
-        for kind, kill in kinds.items():
+        for moment, kill in kills.items():
             rng = random.Random(options.seed)
             for number in range(1, options.repeat + 1):
                 began = time.monotonic()
                 try:
-                    said = kill(rng, settings)
+                    line = kill(rng, settings)
                 except Exception as error:
-                    said = f"LOST: {type(error).__name__}: {error}"
+                    line = f"LOST: {type(error).__name__}: {error}"
                     lost += 1
-                print(f"{kind} {number}: {said}", flush=True)
-                found.add(kind, {"a kill and what follows": time.monotonic() - began})
-    total = len(kinds) * options.repeat
+                print(f"{moment} {number}: {line}", flush=True)
+                results.add(moment, {"a kill and what follows": time.monotonic() - began})
+    total = len(kills) * options.repeat
     print(f"{total - lost} of {total} went well")
-    found.finish(lost / total, json=options.json)
+    results.finish(lost / total, json=options.json)
 
 
 if __name__ == "__main__":

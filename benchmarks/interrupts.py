@@ -15,6 +15,7 @@ The last line is ``interrupts: ratio=…``, the part of the interrupts of which 
 
 import contextlib
 import json
+import math
 import os
 import queue
 import random
@@ -35,8 +36,8 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks._campaign import _KEPT, _RAYS_OWN, Broken
-from benchmarks._paired import Found, parser
+from benchmarks._campaign import KEPT, RAYS_OWN, Broken
+from benchmarks._paired import Results, parser
 from labkit.local import supervision
 
 _ROOT = Path(__file__).parents[1]
@@ -76,7 +77,7 @@ class Call:
 
 
 _START = "lab = cluster.start(cpus_per_node=4)"
-_NONE = "if (one := globals().get('%s')) is not None: one.stop()"
+_NONE = "if globals().get('{0}') is not None: {0}.stop()"
 _NEW = 'name = f"run-{time.time_ns()}"\n'
 _RUNNING = f"""
 import ray.train.torch, ray.tune
@@ -88,16 +89,20 @@ for node in lab.nodes[1:]:
 {_NEW}log = os.path.join(os.environ["LABKIT_HOME"], "steps")
 config = {{"kind": "torch", "log": log, "epochs": 6, "steps": 20}}
 """
-_FIT = "panel, fit = runs.%s(name, config, store)\nwith panel: result = fit()"
+_FIT = "panel, fit = runs.{}(name, config, store)\nwith panel: result = fit()"
 CALLS = {
-    "cluster.start": Call(8, 9, _START, _NONE % "lab", "cluster"),
+    "cluster.start": Call(8, 9, _START, _NONE.format("lab"), "cluster"),
     "lab.stop": Call(8, 3, "lab.stop()", _START, "cluster"),
-    "storage.start": Call(18, 1.2, "store = storage.start()", _NONE % "store", "storage"),
+    "storage.start": Call(18, 1.2, "store = storage.start()", _NONE.format("store"), "storage"),
     "store.stop": Call(16, 0.3, "store.stop()", "store = storage.start()", "storage"),
     "add_node": Call(9, 7, "lab.add_node(cpus=1)", _RUNNING),
-    "fit": Call(13, 4, _FIT % "train", _RUNNING, works="runs.load(result.checkpoint)[0] == 6"),
+    "fit": Call(13, 4, _FIT.format("train"), _RUNNING, works="runs.load(result.checkpoint)[0] == 6"),
     "sweep": Call(
-        10, 4, _NEW + _FIT % "sweep", _RUNNING, works="len(result) == runs.TRIALS > result.num_errors"
+        10,
+        4,
+        _NEW + _FIT.format("sweep"),
+        _RUNNING,
+        works="len(result) == runs.TRIALS > result.num_errors",
     ),
 }
 
@@ -113,9 +118,9 @@ class Plan:
 
     @classmethod
     def draw(cls, seed: int, number: int) -> "Plan":
-        """The same for the same seed and number."""
+        """Draw an interrupt: the same for the same seed and number."""
         rng = random.Random(f"{seed}-{number}")
-        (call,) = rng.choices(list(CALLS), [one.weight for one in CALLS.values()])
+        (call,) = rng.choices(list(CALLS), [call.weight for call in CALLS.values()])
         where = rng.choice(["script", "script", "notebook"])
         return cls(number, call, where, round(rng.uniform(0, CALLS[call].seconds), 3))
 
@@ -126,25 +131,28 @@ class Plan:
 _SCRIPT = """
 import json, signal, sys, traceback
 for line in iter(sys.stdin.readline, ""):
-    said = None
+    shown = None
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         exec(compile(json.loads(line), "<cell>", "exec"), globals())
     except BaseException as error:
         short = getattr(error, "_render_traceback_", None)
-        said = "\\n".join(short()) if short else "".join(traceback.format_exception(error))
+        shown = "\\n".join(short()) if short else "".join(traceback.format_exception(error))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the call has ended: this one came too late
-    print("\\0" + json.dumps(said), flush=True)
+    print("\\0" + json.dumps(shown), flush=True)
 """
 _SETUP = "import json, os, sys, threading, time\nimport psutil\nfrom labkit.local import cluster, storage"
 # What a process holds, of what an interrupted call may have left.
 _HELD = """
-held = [f"thread {one.name}" for one in threading.enumerate() if not one.daemon]
-held += [f"port {one.laddr.port}" for one in psutil.Process().net_connections() if one.status == "LISTEN"]
+held = [f"thread {thread.name}" for thread in threading.enumerate() if not thread.daemon]
+for connection in psutil.Process().net_connections():
+    if connection.status == "LISTEN":
+        held.append(f"port {connection.laddr.port}")
 if "ray" in sys.modules and sys.modules["ray"].is_initialized():
     import ray
     free = ray.available_resources().get("CPU", 0)
-    held += [f"{free:g} of {lab.cpus:g} CPUs are free"] * (free != lab.cpus)
+    if free != lab.cpus:
+        held.append(f"{free:g} of {lab.cpus:g} CPUs are free")
     held += [f"node {node.name}" for node in lab.nodes]
     groups = ray.util.placement_group_table().items()
     held += [f"placement group {number}" for number, group in groups if group["state"] != "REMOVED"]
@@ -156,10 +164,12 @@ class _Script:
     """Python in a terminal."""
 
     def __init__(self) -> None:
-        self.home, self._said = Path(tempfile.mkdtemp(prefix="lk")), queue.SimpleQueue()
-        (self.home / "tmp").mkdir()
-        home = self.home
-        self._open({**os.environ, "LABKIT_HOME": str(home), "LABKIT_SMALL": "1", "TMPDIR": str(home / "tmp")})
+        self.home = Path(tempfile.mkdtemp(prefix="lk"))
+        self._output = queue.SimpleQueue()  # ("text", what is printed), ("end", error or None)
+        temporary = self.home / "tmp"
+        temporary.mkdir()
+        variables = {"LABKIT_HOME": str(self.home), "LABKIT_SMALL": "1", "TMPDIR": str(temporary)}
+        self._open({**os.environ, **variables})
         self.run(_SETUP)
         self.idle = self.held()
 
@@ -170,29 +180,36 @@ class _Script:
             What it printed; its error as a front end shows it, or None; when the interrupt was sent.
         """
         self._send(code)
-        text, sent, due, limit = "", 0.0, float("inf"), time.monotonic() + _PATIENT
-        while (now := time.monotonic()) < limit:
+        printed = ""
+        sent = 0.0
+        due = math.inf
+        now = time.monotonic()
+        limit = now + _PATIENT
+        while now < limit:
             if now >= due:
                 self._interrupt()
-                sent, due, limit = now, float("inf"), now + _HUNG
+                sent = now
+                due = math.inf
+                limit = now + _HUNG
             with contextlib.suppress(queue.Empty):
-                kind, said = self._said.get(timeout=max(min(due, limit) - now, 0.001))
-                if kind == "end":
-                    return text, said, sent
-                text += said
-                if after is not None and "go\n" in text and not sent and due == float("inf"):
+                event, text = self._output.get(timeout=max(min(due, limit) - now, 0.001))
+                if event == "end":
+                    return printed, text, sent
+                printed += text
+                if after is not None and "go\n" in printed and not sent and due == math.inf:
                     due = time.monotonic() + after
-        raise Broken(f"it did not end: {text[-300:]}")
+            now = time.monotonic()
+        raise Broken(f"it did not end: {printed[-300:]}")
 
     def held(self) -> set[str]:
-        """What this process, and all that belong to its home, hold."""
-        said, error, _ = self.run(_HELD)
+        """List what this process, and all that belong to its home, hold."""
+        printed, error, _ = self.run(_HELD)
         if error is not None:
             raise Broken(f"nothing works any more: {error}")
         names = [path.name for path in (self.home / "tmp").iterdir()]
         # What a training writes into temporary folders of its own, Python names "tmp…".
-        folders = {f"folder {name}" for name in names if not name.startswith((*_KEPT, "tmp"))}
-        return {*json.loads(said), *folders, *_processes(self.home, self.pid)}
+        folders = {f"folder {name}" for name in names if not name.startswith((*KEPT, "tmp"))}
+        return {*json.loads(printed), *folders, *_processes(self.home, self.pid)}
 
     def close(self) -> None:
         """Let it end as it does when a reader leaves; Broken if something is left then."""
@@ -201,9 +218,11 @@ class _Script:
             raise Broken("its process did not end by itself")
         if isinstance(self, _Notebook):
             supervision.stop(self.home)  # a kernel leaves it to the supervisor
-        until = time.monotonic() + _SETTLED  # for the supervisor, which notices that its user has ended
-        while (left := set(_processes(self.home, self.pid))) and time.monotonic() < until:
+        deadline = time.monotonic() + _SETTLED  # for the supervisor, which notices that its user has ended
+        left = set(_processes(self.home, self.pid))
+        while left and time.monotonic() < deadline:
             time.sleep(0.2)
+            left = set(_processes(self.home, self.pid))
         self._clear()
         if left:
             raise Broken(f"left by its process: {'; '.join(left)}")
@@ -231,9 +250,9 @@ class _Script:
     def _listen(self) -> None:
         for line in self._process.stdout:
             text, end, error = line.partition("\0")
-            self._said.put(("text", text))
+            self._output.put(("text", text))
             if end:
-                self._said.put(("end", json.loads(error)))
+                self._output.put(("end", json.loads(error)))
 
     def _send(self, code: str) -> None:
         print(json.dumps(code), file=self._process.stdin, flush=True)
@@ -263,7 +282,8 @@ class _Notebook(_Script):
     def _open(self, environment: dict[str, str]) -> None:
         from jupyter_client.manager import KernelManager
 
-        self._cell, self._manager = "", KernelManager(kernel_name="python3")
+        self._cell = ""
+        self._manager = KernelManager(kernel_name="python3")
         self._sending = threading.Lock()  # on a busy machine a cell can end before its id is noted
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._manager.start_kernel(cwd=str(_ROOT), env=environment, **quiet)
@@ -281,16 +301,17 @@ class _Notebook(_Script):
                 message = self._client.get_iopub_msg(timeout=0.2)
             except queue.Empty:
                 continue
-            kind, content = message["msg_type"], message["content"]
+            kind = message["msg_type"]
+            content = message["content"]
             with self._sending:
                 if message["parent_header"].get("msg_id") != self._cell:
                     continue
             if kind == "stream":
-                self._said.put(("text", content["text"]))
+                self._output.put(("text", content["text"]))
             elif kind == "error":
                 error = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(content["traceback"]))
             elif kind == "status" and content["execution_state"] == "idle":
-                self._said.put(("end", error))
+                self._output.put(("end", error))
                 error = None
 
     def _send(self, code: str) -> None:
@@ -312,12 +333,12 @@ class _Notebook(_Script):
 
 
 def _processes(home: Path, but: int) -> Iterator[str]:
-    """The processes of a home, without workers of Ray that wait."""
+    """Yield the processes of a home, without workers of Ray that wait."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             title = " ".join(process.cmdline())
-            waits = title.startswith("ray::") and title[5:].startswith(_RAYS_OWN) or _CLIENT in title
-            if process.pid == but or waits or process.status() == psutil.STATUS_ZOMBIE:
+            is_idle = title.startswith("ray::") and title[5:].startswith(RAYS_OWN)
+            if process.pid == but or is_idle or _CLIENT in title or process.status() == psutil.STATUS_ZOMBIE:
                 continue
             # Ray's agents overwrite their environment with their title; their logs give them away.
             of_home = process.environ().get("LABKIT_HOME") == str(home)
@@ -328,87 +349,97 @@ def _processes(home: Path, but: int) -> Iterator[str]:
 # -- one interrupt ----------------------------------------------------------------------------------
 
 
-def one(plan: Plan, reader: _Script) -> float:
-    """Interrupt a call, look at what follows, and call it again; seconds from the interrupt to its end.
+def make(plan: Plan, reader: _Script) -> float:
+    """Interrupt a call, look at what follows, and call it again; return the seconds until it ended.
 
     Raises:
-        Broken: something is not as it should be; what, and the seconds if the call ended.
+        Broken: what is wrong, and the seconds if the call ended.
     """
-    call, after = CALLS[plan.call], plan.after
+    call = CALLS[plan.call]
+    after = plan.after
     does = textwrap.indent(call.does, "    ")
     code = f"print('go', flush=True)\ntry:\n{does}\nfinally:\n    at = time.monotonic()"
     while True:
         _well(reader, call.needs)
         before = reader.idle if call.alone else reader.held()
-        said, error, sent = reader.run(code, after)
+        printed, error, sent = reader.run(code, after)
         ended = float(reader.run("print(at)")[0])
         if sent > 0 and ended >= sent + (_SENT if error is None else 0):
             break
         if error is not None:
             raise Broken(f"it fails undisturbed: {error}")
         after /= 2  # it was quicker, and had ended before
-    told = f"{plan.call} after {after:.3f} s in a {plan.where}"
+    moment = f"{plan.call} after {after:.3f} s in a {plan.where}"
     if error is None:
-        raise Broken(f"{told}: LOST: {said.strip()[-300:]}")
+        raise Broken(f"{moment}: LOST: {printed.strip()[-300:]}")
     wrong = []
     if ended - sent > _WITHIN:
         wrong.append(f"took {ended - sent:.1f} s: {error.strip()[:200]}")
-    if "stopped by you" not in error or "\n" in error.strip() or _UGLY.search(said + error):
-        wrong.append(f"said {said[-1500:]} {error[-2500:]}")
-    while left := reader.held() - before:
-        if time.monotonic() > ended + _SETTLED:
-            wrong.append(f"left {'; '.join(sorted(left))}")
-            break
+    if "stopped by you" not in error or "\n" in error.strip() or _UGLY.search(printed + error):
+        wrong.append(f"printed {printed[-1500:]} {error[-2500:]}")
+    left = reader.held() - before
+    while left and time.monotonic() <= ended + _SETTLED:
         time.sleep(0.2)
+        left = reader.held() - before
+    if left:
+        wrong.append(f"left {'; '.join(sorted(left))}")
     if not wrong:
         _well(reader, f"{call.does}\nassert {call.works or True}")
         return ended - sent
-    raise Broken(f"{told}: {'; '.join(wrong)}", ended - sent)
+    raise Broken(f"{moment}: {'; '.join(wrong)}", ended - sent)
 
 
 def _well(reader: _Script, code: str) -> None:
     for _ in range(3):
-        said, error, _ = reader.run(code)
+        printed, error, _ = reader.run(code)
         if error is None or "timed out during startup" not in error:  # as Ray does on a busy machine
             break
     if error is not None:
-        raise Broken(f"afterwards, {code.strip().splitlines()[-1]!r} ends with {error[-1500:]} {said[-500:]}")
+        last = code.strip().splitlines()[-1]
+        raise Broken(f"afterwards, {last!r} ends with {error[-1500:]} {printed[-500:]}")
 
 
 # -- all of them ------------------------------------------------------------------------------------
 
 
 def campaign(plans: list[Plan]) -> Iterator[tuple[Plan, float | None, str]]:
-    """Make all interrupts: each with its seconds and what is wrong.
-
-    A start and a stop come in turn, and each second start is in a new process, which has imported nothing.
-    """
-    count: Counter[tuple[str, str]] = Counter()
-    todo = []
-    for plan in plans:
-        turn = count[plan.call, plan.where]
-        count[plan.call, plan.where] += 1
-        group = CALLS[plan.call].group
-        process = (group, plan.where, turn // 2 if CALLS[plan.call].alone else 0)
-        todo.append((process, turn if CALLS[plan.call].alone else 0, plan))
-    order = list(CALLS)
-    todo.sort(key=lambda one: (*one[:2], order.index(one[2].call), one[2].number))
+    """Make all interrupts; yield each with its seconds and what is wrong."""
     reader = None
-    for (process, _, plan), later in zip(todo, [*todo[1:], None], strict=True):
+    processes = _processes_for(plans)
+    for number, (process, plan) in enumerate(processes):
+        is_last = number + 1 == len(processes) or processes[number + 1][0] != process
         try:
             if reader is None:
-                reader = (_Notebook if plan.where == "notebook" else _Script)()
-            seconds = one(plan, reader)
-            if later is None or later[0] != process:
-                last, reader = reader, None
-                last.close()
+                reader = _Notebook() if plan.where == "notebook" else _Script()
+            seconds = make(plan, reader)
+            if is_last:
+                ending = reader
+                reader = None
+                ending.close()
             yield plan, seconds, ""
         except Broken as error:
             if reader is not None:
                 reader.kill()
             reader = None
             wrong, *seconds = error.args
-            yield plan, *(seconds or [None]), wrong
+            yield plan, seconds[0] if seconds else None, wrong
+
+
+def _processes_for(plans: list[Plan]) -> list[tuple[tuple[str, str, int], Plan]]:
+    """Order the interrupts, and say which process each is made in.
+
+    A start and a stop come in turn, and each second start is in a new process, which has imported nothing.
+    """
+    count: Counter[tuple[str, str]] = Counter()
+    order = list(CALLS)
+    made = []
+    for plan in plans:
+        call = CALLS[plan.call]
+        turn = count[plan.call, plan.where] if call.alone else 0
+        count[plan.call, plan.where] += 1
+        process = (call.group, plan.where, turn // 2)
+        made.append((process, turn, order.index(plan.call), plan.number, plan))
+    return [(process, plan) for process, *_, plan in sorted(made, key=lambda entry: entry[:4])]
 
 
 def main() -> None:
@@ -419,21 +450,30 @@ def main() -> None:
     options = options.parse_args()
     plans = [Plan.draw(options.seed, options.first + number) for number in range(options.repeat)]
     plans = [plan for plan in plans if options.only in (None, plan.call, CALLS[plan.call].group)]
-    found, wrong = Found("interrupts", ours=""), defaultdict(list)
+    results = Results("interrupts", ours="")
+    problems = defaultdict(list)
     figure = "from the interrupt to the end"
-    for plan, seconds, said in campaign(plans):
-        wrong[plan.call] += [said] * bool(said)
-        print(f"{plan.number}: {'WRONG: ' * bool(said)}{said}", flush=True)
+    for plan, seconds, problem in campaign(plans):
+        if problem:
+            problems[plan.call].append(problem)
+        print(f"{plan.number}: {'WRONG: ' if problem else ''}{problem}", flush=True)
         if seconds is not None:
-            found.add(plan.call, {figure: seconds})
+            results.add(plan.call, {figure: seconds})
     print("| call | interrupts | lost | otherwise wrong | median | longest | left |\n|" + "---|" * 7)
-    for call, seconds in found.seconds.get(figure, {}).items():
-        lost = [said for said in wrong[call] if "LOST" in said or "did not end" in said]
-        left = {said.partition("left ")[2] for said in wrong[call]} - {""}
-        row = len(seconds) + len(lost), len(lost), len(wrong[call]) - len(lost)
-        row += f"{statistics.median(seconds):.1f}", f"{max(seconds):.1f}", "; ".join(left) or "nothing"
-        print(f"| `{call}` | {' | '.join(map(str, row))} |")
-    found.finish(sum(map(len, wrong.values())) / len(plans), json=options.json)
+    for call, seconds in results.seconds.get(figure, {}).items():
+        lost = [problem for problem in problems[call] if "LOST" in problem or "did not end" in problem]
+        left = {problem.partition("left ")[2] for problem in problems[call]} - {""}
+        row = [
+            f"`{call}`",
+            len(seconds) + len(lost),
+            len(lost),
+            len(problems[call]) - len(lost),
+            f"{statistics.median(seconds):.1f}",
+            f"{max(seconds):.1f}",
+            "; ".join(left) or "nothing",
+        ]
+        print(f"| {' | '.join(map(str, row))} |")
+    results.finish(sum(map(len, problems.values())) / len(plans), json=options.json)
 
 
 if __name__ == "__main__":

@@ -13,20 +13,24 @@ no test can hold it. The last line is ``notebooks: ratio=…``, all lessons toge
 """
 
 import contextlib
-import os
 import shutil
+import statistics
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Self
 
 import nbformat
 import psutil
 
-from benchmarks._paired import Found, Memory, parser
-from labkit.local import supervision
+from benchmarks._paired import Results, parser
+from benchmarks._programs import lab_environment
+from labkit import process_info
+from labkit.local import family, supervision
 from labkit.runs import record as records
 
 LIMIT = 12 * 60
@@ -36,26 +40,52 @@ STARTS = ("cluster.start(", "storage.start(", "SparkSession.builder")
 
 
 def _disk(home: Path) -> int:
-    """Bytes of disk of a folder. What is deleted meanwhile counts as nothing."""
-    found = 0
+    """Return the bytes of disk of a folder. What is deleted meanwhile counts as nothing."""
+    total = 0
     for path in home.rglob("*"):
         with contextlib.suppress(OSError):
-            found += path.lstat().st_blocks * 512
-    return found
+            total += path.lstat().st_blocks * 512
+    return total
+
+
+class _Memory(threading.Thread):
+    """The most bytes that this process, its children and those of a home have in a ``with`` block."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(daemon=True)
+        self.most = 0
+        self._home = home
+        self._over = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+
+    def run(self) -> None:
+        root = psutil.Process()
+        while not self._over.wait(2):  # to look takes a tenth of a second
+            processes = {root, *root.children(recursive=True)}
+            processes |= {member.process for member in family.running(self._home)}
+            self.most = max(self.most, sum(map(process_info.memory, processes)))
 
 
 def with_claims(name: str, folder: Path) -> Path:
-    """The solved lesson `name`, with all its claims, as a notebook in `folder`."""
+    """Write the solved lesson `name`, with all its claims, as a notebook in `folder`."""
     sys.path.insert(0, str(ROOT / "tools"))
     import additions
     import build
     import lesson
 
     source = ROOT / "lessons" / f"{name}.py"
-    cells = [
-        replace(cell, tags=(*cell.tags, "raises-exception")) if cell.is_claim else cell
-        for cell in additions.complete(source, lesson.read(source))
-    ]
+    cells = []
+    for cell in additions.complete(source, lesson.read(source)):
+        if cell.is_claim:
+            cell = replace(cell, tags=(*cell.tags, "raises-exception"))
+        cells.append(cell)
     shutil.copy(FOLDER / "my_loop.py", folder)
     path = folder / f"{name}.ipynb"
     nbformat.write(build.notebook(cells, solutions=True, claims=True, timed=True), path)
@@ -63,24 +93,29 @@ def with_claims(name: str, folder: Path) -> Path:
 
 
 def failed(notebook: nbformat.NotebookNode) -> list[str]:
-    """The sources of the claims in a notebook that was run that did not hold."""
-    claims = [cell for cell in notebook.cells if "claim" in cell.metadata.get("tags", ())]
-    return [c.source for c in claims if any(output.output_type == "error" for output in c.outputs)]
+    """Return the sources of the claims that did not hold, in a notebook that was run."""
+    sources = []
+    for cell in notebook.cells:
+        is_claim = "claim" in cell.metadata.get("tags", ())
+        if is_claim and any(output.output_type == "error" for output in cell.outputs):
+            sources.append(cell.source)
+    return sources
 
 
 def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float, str]]]:
-    """({figure: seconds}, [(seconds, first line of the cell), …] longest first) of a lesson.
+    """Run a lesson; return {figure: seconds} and [(seconds, first line of the cell), …], longest first.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
     """
     from nbclient import NotebookClient
 
-    chosen = {"LABKIT_HOME": str(home), "LABKIT_SMALL": "1", "LABKIT_PANEL": "text", "LABKIT_CHECK": "strict"}
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LABKIT_", "RAY_"))}
-    told = nbformat.read(notebook, as_version=4)
+    environment = lab_environment(home)
+    environment |= {"LABKIT_SMALL": "1", "LABKIT_PANEL": "text", "LABKIT_CHECK": "strict"}
+    del environment["OMP_NUM_THREADS"]
+    content = nbformat.read(notebook, as_version=4)
     client = NotebookClient(
-        told,
+        content,
         timeout=600,
         kernel_name="python3",
         record_timing=True,
@@ -88,31 +123,35 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
     )
     began = time.time()
     try:
-        with Memory(home, psutil.Process()) as memory:
-            client.execute(env={**kept, **chosen})
+        with _Memory(home) as memory:
+            client.execute(env=environment)
     finally:
         whole = time.time() - began
         supervision.stop(home)
-    cells = []
-    first = None
-    for cell in told.cells:
-        at = cell.metadata.get("execution", {})
-        if "iopub.execute_input" not in at or "shell.execute_reply" not in at:
+    runs = records.find(home)
+    start_up = sum(record.seconds_to_start or 0 for record in runs)
+    lines = []
+    for cell in content.cells:
+        times = cell.metadata.get("execution", {})
+        if "iopub.execute_input" not in times or "shell.execute_reply" not in times:
             continue
-        begin, end = (
-            datetime.fromisoformat(at[name]).timestamp()
-            for name in ("iopub.execute_input", "shell.execute_reply")
-        )
-        first = first or begin
-        cells.append((end - begin, cell.source))
-    starts = [record.seconds_to_start or 0 for record in records.find(home)]
-    up = (first or began) - began
-    up += sum(seconds for seconds, source in cells if any(start in source for start in STARTS)) + sum(starts)
-    named = ((seconds, source.strip().splitlines()[0]) for seconds, source in cells)
-    longest = sorted(named, reverse=True)[:5]
-    longest += [(0.0, f"did not hold: {source}") for source in failed(told)]
-    figures = {"whole": whole, "start-up": up, "work": whole - up, "runs": len(starts)}
-    figures |= {"memory, GB": memory.most / 1e9, "disk, GB": _disk(home) / 1e9}
+        begin = datetime.fromisoformat(times["iopub.execute_input"]).timestamp()
+        seconds = datetime.fromisoformat(times["shell.execute_reply"]).timestamp() - begin
+        if not lines:
+            start_up += begin - began  # of the kernel
+        if any(start in cell.source for start in STARTS):
+            start_up += seconds
+        lines.append((seconds, cell.source.strip().splitlines()[0]))
+    longest = sorted(lines, reverse=True)[:5]
+    longest += [(0.0, f"did not hold: {source}") for source in failed(content)]
+    figures = {
+        "whole": whole,
+        "start-up": start_up,
+        "work": whole - start_up,
+        "runs": len(runs),
+        "memory, GB": memory.most / 1e9,
+        "disk, GB": _disk(home) / 1e9,
+    }
     return figures, longest
 
 
@@ -121,7 +160,7 @@ def main() -> None:
     options.add_argument("--lessons", nargs="+", help="their numbers; without it all")
     options.add_argument("--claims", action="store_true", help="run what the lessons claim, too")
     options = options.parse_args()
-    found = Found("notebooks", ours="")
+    results = Results("notebooks", ours="")
     notebooks = sorted((FOLDER / "solutions").glob("*.ipynb"))
     numbers = {path: path.stem.partition("_")[0] for path in notebooks}
     chosen = [path for path in notebooks if not options.lessons or numbers[path] in options.lessons]
@@ -135,13 +174,13 @@ def main() -> None:
             ):
                 lesson = with_claims(path.stem, Path(folder)) if options.claims else path
                 figures, cells[path.stem] = run(lesson, Path(home))
-            found.add(path.stem, figures)
+            results.add(path.stem, figures)
             for seconds, line in cells[path.stem]:
                 print(f"    {seconds:6.1f} s  {line}", flush=True)
-    whole = sum(sorted(seconds)[len(seconds) // 2] for seconds in found.seconds["whole"].values())
+    whole = sum(map(statistics.median, results.seconds["whole"].values()))
     print(f"\nall together: {whole:.0f} s")
-    found.beside["longest cells"] = cells
-    found.finish(whole / LIMIT, json=options.json)
+    results.details["longest cells"] = cells
+    results.finish(whole / LIMIT, json=options.json)
 
 
 if __name__ == "__main__":

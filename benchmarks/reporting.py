@@ -8,7 +8,7 @@ are short, so that a machine that slows down for a while hits all alike. The pan
 this process. The figure is the median over the rounds of time with / mean time without, once for the clock on
 the wall, and once for the CPU time of rank 0, which other processes disturb less. Next to them is the same
 median for the two stretches without: what this machine makes of nothing at all. The last line is
-``reporting: ratio=…``, time with over time without, of the dearer model.
+``reporting: ratio=…``, time with over time without, of the model for which it is larger.
 """
 
 import contextlib
@@ -19,10 +19,12 @@ import statistics
 import tempfile
 import time
 
-from benchmarks._paired import Found, parser
+from benchmarks._paired import Results, parser
 from course import datasets
 from labkit.local import cluster
 from labkit.settings import Settings
+
+_WAYS = ("with", "without", "again")  # with the panel, and twice without it
 
 
 def train_loop(config):
@@ -36,7 +38,7 @@ def train_loop(config):
     from labkit.worker.hooks import current, following
 
     current().leave()  # stretches are followed by hooks of their own
-    data, tracker = config["data"], config["panel"]
+    data = config["data"]
     rows = TensorDataset(to_input(data.images), torch.tensor(data.labels))
     model = prepare_model({"cnn": cnn, "mlp": mlp}[config["model"]](seed=0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -49,30 +51,33 @@ def train_loop(config):
             optimizer.step()
 
     def stretch(epochs: int, followed: bool) -> tuple[float, float]:
-        began, busy = time.perf_counter(), time.process_time()
-        with following(tracker) if followed else contextlib.nullcontext():
+        began = time.perf_counter()
+        cpu_began = time.process_time()
+        with following(config["panel"]) if followed else contextlib.nullcontext():
             for _ in range(epochs):
                 train()
-        return time.perf_counter() - began, time.process_time() - busy
+        return time.perf_counter() - began, time.process_time() - cpu_began
 
     stretch(2, followed=True)
-    # All ranks must make equally many steps: the length of a stretch is rank 0's, told to the others.
-    epochs = torch.tensor(max(1, round(config["seconds"] / (stretch(3, followed=False)[0] / 3))))
+    seconds_of_epoch = stretch(3, followed=False)[0] / 3
+    # All ranks must make equally many steps, so rank 0 decides the length of a stretch.
+    epochs = torch.tensor(max(1, round(config["seconds"] / seconds_of_epoch)))
     torch.distributed.broadcast(epochs, src=0)
-    kinds = ("with", "without", "again")
-    seconds = {kind: [] for kind in kinds}
-    for _, order in zip(
-        range(config["rounds"]), itertools.cycle(itertools.permutations(kinds)), strict=False
-    ):
-        for kind in order:
-            seconds[kind].append(stretch(int(epochs), followed=kind == "with"))
-    metrics = {"epochs": int(epochs), **seconds} if ray.train.get_context().get_world_rank() == 0 else {}
+    seconds = {way: [] for way in _WAYS}
+    orders = itertools.cycle(itertools.permutations(_WAYS))
+    for order in itertools.islice(orders, config["rounds"]):
+        for way in order:
+            seconds[way].append(stretch(int(epochs), followed=way == "with"))
+    if ray.train.get_context().get_world_rank() != 0:
+        ray.train.report({})
+        return
     with tempfile.TemporaryDirectory() as folder:
         # Ray keeps metrics only with a checkpoint.
-        ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder) if metrics else None)
+        checkpoint = ray.train.Checkpoint.from_directory(folder)
+        ray.train.report({"epochs": int(epochs), **seconds}, checkpoint=checkpoint)
 
 
-def measure(model: str, found: Found, *, rounds: int, seconds: float, settings: Settings) -> float:
+def measure(model: str, results: Results, *, rounds: int, seconds: float, settings: Settings) -> float:
     """Print the cost of reporting for one model, and return its ratio."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -88,28 +93,29 @@ def measure(model: str, found: Found, *, rounds: int, seconds: float, settings: 
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(name=panel.run_id, storage_path=str(settings.home / "runs")),
     )
-    began, busy = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
+    cpu_began = time.process_time()
     # The widgets' own place is a notebook; here their text form would be in the way.
     with contextlib.redirect_stdout(io.StringIO()), panel.watch(trainer):
         metrics = trainer.fit().metrics
-    share = 100 * (time.process_time() - busy) / (time.perf_counter() - began)
+    share = 100 * (time.process_time() - cpu_began) / (time.perf_counter() - began)
     print(f"{model}: {metrics['epochs']} epochs in each stretch, {rounds} rounds of three")
     for place, clock in enumerate(("wall clock", "CPU time")):
-        taken = {kind: [both[place] for both in metrics[kind]] for kind in ("with", "without", "again")}
-        bare = [(one + other) / 2 for one, other in zip(taken["without"], taken["again"], strict=True)]
-        for kind, of_kind in taken.items():
-            found.seconds.setdefault(f"{model}, {clock}", {})[kind] = of_kind
+        taken = {way: [clocks[place] for clocks in metrics[way]] for way in _WAYS}
+        results.seconds[f"{model}, {clock}"] = taken
+        bare = list(map(statistics.mean, zip(taken["without"], taken["again"], strict=True)))
         rate = metrics["epochs"] * len(train) / statistics.median(bare)
         print(f"  {clock:10} without {rate:,.0f} rows/s of a worker")
         print(f"             with the panel  {_difference(taken['with'], bare)}")
         print(f"             without, twice  {_difference(taken['again'], taken['without'])}")
     print(f"  the process that draws: {share:.1f} % of a core, the start of the workers included")
-    return found.ratio(f"{model}, wall clock", "without")
+    return results.ratio(f"{model}, wall clock", "without")
 
 
-def _difference(ones: list[float], others: list[float]) -> str:
-    """Say how much longer `ones` took than `others`: the median of pairs, and how sure it is."""
-    cost = [100 * (one / other - 1) for one, other in zip(ones, others, strict=True)]
+def _difference(seconds: list[float], bare: list[float]) -> str:
+    """Format by how much `seconds` exceed `bare`: the median of the pairs, and its standard error."""
+    pairs = zip(seconds, bare, strict=True)
+    cost = [100 * (more / less - 1) for more, less in pairs]
     low, middle, high = statistics.quantiles(cost, n=4)
     # Of a median of n normal values it is 1.25 sigma / sqrt(n); sigma is taken from the quartiles.
     error = 1.25 * (high - low) / 1.35 / len(cost) ** 0.5
@@ -120,15 +126,15 @@ def main() -> None:
     options = parser(__doc__, repeat=200)
     options.add_argument("--seconds", type=float, default=0.3, help="of one stretch (default 0.3)")
     options = options.parse_args()
-    os.environ["LABKIT_PANEL"] = "widgets"  # the dearer of the two reporters: it draws
+    os.environ["LABKIT_PANEL"] = "widgets"  # the more expensive reporter: it draws
     settings = Settings.from_env()
-    found = Found("reporting", ours="with")
+    results = Results("reporting", ours="with")
     with cluster.start(settings=settings):
         ratios = [
-            measure(model, found, rounds=options.repeat, seconds=options.seconds, settings=settings)
+            measure(model, results, rounds=options.repeat, seconds=options.seconds, settings=settings)
             for model in ("cnn", "mlp")
         ]
-    found.finish(max(ratios), json=options.json)
+    results.finish(max(ratios), json=options.json)
 
 
 if __name__ == "__main__":

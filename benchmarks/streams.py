@@ -20,7 +20,6 @@ import io
 import itertools
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,17 +28,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _throughput
-from benchmarks._digits import rendered, upload
-from benchmarks._paired import Found, measure
+from benchmarks import _programs
+from benchmarks._digits import digits, upload
+from benchmarks._paired import Results, measure, parser
+from benchmarks._ray import WORKERS, fit
 from labkit.local import cluster, storage
 from labkit.settings import Settings
 
-_SIZE = 32  # rows of a worker in a step
+_BATCH = 32  # rows of a worker in a step
 
 
 def image_of(files: Any, name: str, away: float) -> tuple[Any, int]:
-    """The (image, label) of one object in a store that is `away` seconds away."""
+    """Fetch the (image, label) of one object from a store that answers `away` seconds later."""
     import numpy as np
     import PIL.Image
 
@@ -50,7 +50,7 @@ def image_of(files: Any, name: str, away: float) -> tuple[Any, int]:
 
 
 def fetch(batch: dict[str, Any], *, files: Any, away: float) -> dict[str, Any]:
-    """What a data task does with a batch of names."""
+    """Fetch a batch of names, in a data task."""
     import numpy as np
 
     with ThreadPoolExecutor(8) as pool:
@@ -76,61 +76,51 @@ def train(epochs: int, feed: Callable[[int], Iterable[tuple[Any, Any]]], wrap: C
 
 
 def plan_of(names: list[str], files: Any, away: float) -> Any:
-    """The plan that fetches these objects."""
+    """Return a dataset that fetches these objects when it is executed."""
     import ray.data
 
     named = ray.data.from_items(names, override_num_blocks=max(len(names) // 90, 1))
     return named.map_batches(fetch, fn_kwargs={"files": files, "away": away}, num_cpus=0.25)
 
 
-def ray_loop(config: dict[str, Any]) -> None:
-    """The training loop of each worker; the seconds go into a file."""
+def ray_loop(config: dict[str, Any]) -> float:
+    """Train in a worker, and return the seconds."""
     import numpy as np
     import ray.data
     import ray.train
     from ray.train.torch import prepare_model
 
     ray.data.DataContext.get_current().execution_options.preserve_order = True
-    rank, names = ray.train.get_context().get_world_rank(), config["names"]
+    rank = ray.train.get_context().get_world_rank()
+    names = config["names"]
 
     def batches(epoch: int) -> Iterable[tuple[Any, Any]]:
         if config["shuffled"]:
             order = np.random.default_rng((7, epoch)).permutation(names).tolist()
-            rows = plan_of(order[rank :: _throughput.WORKERS], config["files"], config["away"])
+            rows = plan_of(order[rank::WORKERS], config["files"], config["away"])
         else:
             rows = ray.train.get_dataset_shard("train")
-        for batch in rows.iter_torch_batches(batch_size=_SIZE):
+        for batch in rows.iter_torch_batches(batch_size=_BATCH):
             yield batch["x"], batch["y"]
 
-    seconds = train(config["epochs"], batches, prepare_model)
-    if rank == 0:
-        Path(config["told"]).write_text(json.dumps(seconds))
+    return train(config["epochs"], batches, prepare_model)
 
 
 def in_ray(shuffled: bool, names: list[str], files: Any, away: float, epochs: int) -> dict[str, float]:
-    """A run in Ray."""
-    from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
-    with tempfile.TemporaryDirectory() as place:
-        told = f"{place}/seconds.json"
-        config = {"names": names, "files": files, "epochs": epochs, "told": told}
-        config |= {"shuffled": shuffled, "away": away}
-        TorchTrainer(
-            ray_loop,
-            train_loop_config=config,
-            datasets={} if shuffled else {"train": plan_of(names, files, away)},
-            scaling_config=ScalingConfig(num_workers=_throughput.WORKERS),
-            run_config=RunConfig(storage_path=f"{place}/runs"),
-        ).fit()
-        return {"all epochs": json.loads(Path(told).read_text())}
+    """Measure a run in Ray."""
+    config = {"names": names, "files": files, "epochs": epochs, "shuffled": shuffled, "away": away}
+    data = {} if shuffled else {"train": plan_of(names, files, away)}
+    return {"all epochs": fit(ray_loop, config, data)}
 
 
 class Images:
     """A map-style data set of the store's objects; each process that reads has a client of its own."""
 
     def __init__(self, names: list[str], client: dict[str, str], away: float) -> None:
-        self._names, self._client, self._away, self._files = names, client, away, None
+        self._names = names
+        self._client = client
+        self._away = away
+        self._files = None
 
     def __len__(self) -> int:
         return len(self._names)
@@ -143,95 +133,84 @@ class Images:
         return image_of(self._files, self._names[row], self._away)
 
 
-def torchrun(told: str, epochs: int, loaders: int) -> float | None:
-    """What each process of torchrun does."""
+def torchrun() -> None:
+    """Train in a process of torchrun; rank 0 prints the seconds."""
     import torch
     import torch.distributed as dist
     from torch.utils.data import DataLoader, DistributedSampler
 
-    about = json.loads(Path(told).read_text())
+    config = json.loads(Path(sys.argv[1]).read_text())
     dist.init_process_group("gloo")
-
-    images = Images(about["names"], about["client"], about["away"])
+    images = Images(config["names"], config["client"], config["away"])
     sampler = DistributedSampler(images, shuffle=True, drop_last=True)
-    options = {"multiprocessing_context": "spawn", "persistent_workers": True} if loaders else {}
-    loader = DataLoader(images, batch_size=_SIZE, sampler=sampler, num_workers=loaders, **options)
+    options = {}
+    if config["loaders"]:
+        options = {"multiprocessing_context": "spawn", "persistent_workers": True}
+    loader = DataLoader(images, _BATCH, sampler=sampler, num_workers=config["loaders"], **options)
 
     def batches(epoch: int) -> Iterable[tuple[Any, Any]]:
         sampler.set_epoch(epoch)
         return loader
 
-    seconds = train(epochs, batches, torch.nn.parallel.DistributedDataParallel)
-    rank = dist.get_rank()
+    seconds = train(config["epochs"], batches, torch.nn.parallel.DistributedDataParallel)
+    if dist.get_rank() == 0:
+        _programs.show(seconds)
     dist.destroy_process_group()
-    return seconds if rank == 0 else None
 
 
 _PROGRAM = """
-import json, sys
 from benchmarks import streams
 if __name__ == "__main__":
-    seconds = streams.torchrun(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
-    if seconds:
-        print("seen", json.dumps([seconds]), flush=True)
+    streams.torchrun()
 """
 
 
-def in_torchrun(
-    names: list[str], client: dict[str, str], away: float, epochs: int, loaders: int
-) -> dict[str, float]:
-    """A run of two processes in torchrun."""
-    with tempfile.TemporaryDirectory() as place:
-        told, program = Path(place, "about.json"), Path(place, "program.py")
-        told.touch(mode=0o600)  # it has the store's keys
-        told.write_text(json.dumps({"names": names, "client": client, "away": away}))
+def in_torchrun(**config: Any) -> dict[str, float]:
+    """Measure a run of two processes in torchrun."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "program.py")
         program.write_text(_PROGRAM)
-        run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={_throughput.WORKERS}"]
-        command = [sys.executable, *run, str(program), str(told), str(epochs), str(loaders)]
-        environment = _throughput.program_environment()
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    seconds = _throughput.told_by(done.stdout)
-    if done.returncode or seconds is None:
-        raise SystemExit(f"torchrun failed:\n{done.stdout}\n{done.stderr}")
-    return {"all epochs": seconds[0]}
+        file = Path(folder, "config.json")
+        file.touch(mode=0o600)  # it has the store's keys
+        file.write_text(json.dumps(config))
+        (seconds,) = _programs.run([*_programs.TORCHRUN, str(program), str(file)])
+    return {"all epochs": seconds}
 
 
 def main() -> None:
-    parsing = _throughput.arguments(__doc__)
-    parsing.set_defaults(rows=1437, epochs=3)
-    parsing.add_argument("--away", type=float, default=0, help="milliseconds that each request takes longer")
-    options = parsing.parse_args()
-    away = options.away / 1000
+    options = parser(__doc__, repeat=3, rows=1437)
+    options.add_argument("--epochs", type=int, default=3)
+    options.add_argument("--away", type=float, default=0, help="milliseconds that each request takes longer")
+    options = options.parse_args()
     os.environ["LABKIT_PANEL"] = "none"
     settings = Settings.from_env()
-    found = Found("streams", ours="shuffled")
+    results = Results("streams", ours="shuffled")
     with cluster.start(settings=settings), storage.start(settings=settings) as store:
         from pyarrow.fs import FileSelector, S3FileSystem
 
-        from labkit.data import quiet
-
-        quiet()
-        data, prefix = rendered(options.rows), f"streams-{options.rows}"
-        upload(data, store, f"benchmarks/{prefix}")
+        path = f"benchmarks/streams-{options.rows}"
+        upload(digits(options.rows), store, path)
         access_key, secret_key = store.read_keys()
         client = {"endpoint_override": store.endpoint, "access_key": access_key, "secret_key": secret_key}
         files = S3FileSystem(**client)
-        listed = files.get_file_info(FileSelector(f"benchmarks/{prefix}", recursive=True))
-        names = sorted(one.path for one in listed if one.is_file)
-        names = names[: len(names) // (2 * _SIZE) * 2 * _SIZE]
-        ways: dict[str, Callable[[], dict[str, float]]] = {
-            "shuffled": lambda: in_ray(True, names, files, away, options.epochs),
-            "not shuffled": lambda: in_ray(False, names, files, away, options.epochs),
-            "torchrun": lambda: in_torchrun(names, client, away, options.epochs, 0),
-            "torchrun, 1 loader": lambda: in_torchrun(names, client, away, options.epochs, 1),
+        listed = files.get_file_info(FileSelector(path, recursive=True))
+        names = sorted(file.path for file in listed if file.is_file)
+        step = WORKERS * _BATCH
+        names = names[: len(names) // step * step]
+        away = options.away / 1000
+        common = {"names": names, "away": away, "epochs": options.epochs}
+        ways = {
+            "shuffled": lambda: in_ray(True, files=files, **common),
+            "not shuffled": lambda: in_ray(False, files=files, **common),
+            "torchrun": lambda: in_torchrun(client=client, loaders=0, **common),
+            "torchrun, 1 loader": lambda: in_torchrun(client=client, loaders=1, **common),
         }
-        ways = {way: do for way, do in ways.items() if not options.ways or way in options.ways}
         in_ray(True, names[:256], files, away, 1)  # the first run starts processes that the others find
-        measure(ways, found, options.repeat)
-        for way in itertools.islice(ways, 1, None):
-            print(f"rows/s of the shuffled stream over {way}: {1 / found.ratio('all epochs', way):.2f}")
-        rows = len(names) * options.epochs
-        found.finish(found.ratio("all epochs", "torchrun"), json=options.json, rows=rows)
+        measure(ways, results, options.repeat)
+    for way in itertools.islice(ways, 1, None):
+        print(f"rows/s of the shuffled stream over {way}: {1 / results.ratio('all epochs', way):.2f}")
+    rows = len(names) * options.epochs
+    results.finish(results.ratio("all epochs", "torchrun"), json=options.json, rows=rows)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks torch_throughput [--rows 60000] [--repeat 3] [--epochs 4] [--json FILE]
 
-The same rows (rendered digits, uint8, one Parquet file for each worker), the same `mlp` 784-128-64-10,
+The same rows (digits, uint8, one Parquet file for each worker), the same `mlp` 784-128-64-10,
 plain SGD, global batch 128, one thread for each process. Each way is a run of its own; in each round
 all come in turn.
 
@@ -20,25 +20,37 @@ then. What a way reads before (the DataLoaders and `one process` all rows, the r
 last line is ``torch_throughput: ratio=…``, that of the later epochs of the recipe against torchrun.
 """
 
-import json
 import os
-import subprocess
-import sys
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _throughput
-from benchmarks._paired import Found
+from benchmarks import _programs
+from benchmarks._digits import digits
+from benchmarks._paired import Results, measure, parser
+from benchmarks._ray import WORKERS, fit
 from labkit.local import cluster
 from labkit.settings import Settings
 
+_GLOBAL_BATCH = 128
 _PIECE = 8192  # rows in a large piece
 
 
-def epochs_of(model: Any, epochs: int, feed: Callable[[], Any]) -> list[float]:
+def rows_folder(settings: Settings, rows: int) -> str:
+    """Return a folder with the digits, one Parquet file for each worker; they are written once."""
+    folder = settings.home / "benchmarks" / f"digits-{rows}"
+    paths = [folder / f"part-{rank:05}.parquet" for rank in range(WORKERS)]
+    if not all(path.exists() for path in paths):
+        data = digits(rows)
+        for rank, path in enumerate(paths):
+            data[rank * rows // WORKERS : (rank + 1) * rows // WORKERS].to_parquet(path)
+    return str(folder)
+
+
+def train(model: Any, epochs: int, feed: Callable[[], Iterable[tuple[Any, Any]]]) -> list[float]:
     """Train, and return the seconds of each epoch. `feed()` gives the (x uint8, y) batches of one."""
     import torch
 
@@ -58,7 +70,7 @@ def epochs_of(model: Any, epochs: int, feed: Callable[[], Any]) -> list[float]:
 
 
 def tensors(folder: str) -> tuple[Any, Any]:
-    """All rows as (uint8 [n, 28, 28], int64 [n])."""
+    """Read all rows as (uint8 [n, 28, 28], int64 [n])."""
     import torch
 
     from course.datasets import read_rows
@@ -68,89 +80,83 @@ def tensors(folder: str) -> tuple[Any, Any]:
 
 
 def loader_of(folder: str) -> Any:
-    """A DataLoader of this rank's part."""
+    """Return a DataLoader of this rank's part."""
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
     rows = TensorDataset(*tensors(folder))
     sampler = DistributedSampler(rows, shuffle=False)
-    return DataLoader(rows, batch_size=_throughput.GLOBAL_BATCH // sampler.num_replicas, sampler=sampler)
+    return DataLoader(rows, batch_size=_GLOBAL_BATCH // WORKERS, sampler=sampler)
 
 
-def cut(pieces: Any, size: int) -> Any:
-    """Batches of `size` rows from large ones."""
+def cut(pieces: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
+    """Yield the batches of a worker from large pieces."""
+    size = _GLOBAL_BATCH // WORKERS
     for piece in pieces:
         yield from zip(piece["image"].split(size), piece["label"].split(size), strict=True)
 
 
-def ray_loop(config: dict[str, Any]) -> None:
-    """The training loop of each worker; the seconds of its epochs go into a file."""
+def ray_loop(config: dict[str, Any]) -> list[float]:
+    """Train in a worker, and return the seconds of its epochs."""
     import ray.train
     from ray.train.torch import prepare_model
 
     from benchmarks._models import mlp
 
-    feed, size = config["feed"], _throughput.GLOBAL_BATCH // ray.train.get_context().get_world_size()
     model = prepare_model(mlp(seed=0))
-    if feed == "loader":
+    if config["feed"] == "loader":
         loader = loader_of(config["rows"])
-        batches = lambda: loader  # noqa: E731
-    else:
-        shard = ray.train.get_dataset_shard("train")
-        kept: list[Any] = []
+        return train(model, config["epochs"], lambda: loader)
+    shard = ray.train.get_dataset_shard("train")
+    pieces: list[Any] = []
 
-        def batches() -> Any:
-            if feed == "asked":
-                return cut(shard.iter_torch_batches(batch_size=size), size)
-            kept[:] = kept or shard.iter_torch_batches(batch_size=_PIECE)
-            return cut(kept, size)
+    def kept() -> Iterable[tuple[Any, Any]]:
+        if not pieces:
+            pieces.extend(shard.iter_torch_batches(batch_size=_PIECE))
+        return cut(pieces)
 
-    seconds = epochs_of(model, config["epochs"], batches)
-    if ray.train.get_context().get_world_rank() == 0:
-        Path(config["told"]).write_text(json.dumps(seconds))
-    ray.train.report({"epochs": len(seconds)})
+    def fetched() -> Iterable[tuple[Any, Any]]:
+        return cut(shard.iter_torch_batches(batch_size=_GLOBAL_BATCH // WORKERS))
+
+    return train(model, config["epochs"], kept if config["feed"] == "recipe" else fetched)
 
 
-def in_ray(feed: str, folder: str, options: Any, workers: int = _throughput.WORKERS) -> dict[str, float]:
-    """A run in Ray."""
+def in_ray(feed: str, folder: str, epochs: int) -> dict[str, float]:
+    """Measure a run in Ray."""
     import ray.data
-    from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
 
-    with tempfile.TemporaryDirectory() as place:
-        told = f"{place}/seconds.json"
-        config = {"feed": feed, "rows": folder, "epochs": options.epochs, "told": told}
-        began = time.perf_counter()
-        ray.data.DataContext.get_current().use_datasource_v2 = False  # lesson 02: with few files it is slower
-        data = {} if feed == "loader" else {"train": ray.data.read_parquet(folder)}
-        if feed == "recipe":
-            data = {"train": data["train"].materialize()}
-        TorchTrainer(
-            ray_loop,
-            train_loop_config=config,
-            scaling_config=ScalingConfig(num_workers=workers),
-            datasets=data,
-            run_config=RunConfig(storage_path=f"{place}/runs"),
-        ).fit()
-        return _throughput.figures(json.loads(Path(told).read_text()), time.perf_counter() - began)
+    began = time.perf_counter()
+    ray.data.DataContext.get_current().use_datasource_v2 = False  # lesson 02: with few files it is slower
+    data = {}
+    if feed != "loader":
+        data["train"] = ray.data.read_parquet(folder)
+    if feed == "recipe":
+        data["train"] = data["train"].materialize()
+    seconds = fit(ray_loop, {"feed": feed, "rows": folder, "epochs": epochs}, data)
+    return figures(seconds, time.perf_counter() - began)
 
 
-def alone(folder: str, epochs: int) -> list[float]:
-    """What the process of `one process` does."""
+def figures(seconds: list[float], whole: float) -> dict[str, float]:
+    """Return the figures of a run: the seconds of its epochs, and of all that it takes."""
+    return {"first epoch": seconds[0], "later epochs": statistics.median(seconds[1:]), "whole": whole}
+
+
+def alone(folder: str, epochs: int) -> None:
+    """Train in one process."""
     import torch
 
     from benchmarks._models import mlp
 
     torch.set_num_threads(2)
     x, y = tensors(folder)
-    return epochs_of(
-        mlp(seed=0),
-        epochs,
-        lambda: zip(x.split(_throughput.GLOBAL_BATCH), y.split(_throughput.GLOBAL_BATCH), strict=True),
-    )
+
+    def batches() -> Iterable[tuple[Any, Any]]:
+        return zip(x.split(_GLOBAL_BATCH), y.split(_GLOBAL_BATCH), strict=True)
+
+    _programs.show(train(mlp(seed=0), epochs, batches))
 
 
-def torchrun(folder: str, epochs: int) -> list[float] | None:
-    """What each process of torchrun does."""
+def torchrun(folder: str, epochs: int) -> None:
+    """Train in a process of torchrun; rank 0 prints the seconds."""
     import torch
     import torch.distributed as dist
 
@@ -159,57 +165,50 @@ def torchrun(folder: str, epochs: int) -> list[float] | None:
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(mlp(seed=0))
     loader = loader_of(folder)
-    seconds = epochs_of(model, epochs, lambda: loader)
-    rank = dist.get_rank()
+    seconds = train(model, epochs, lambda: loader)
+    if dist.get_rank() == 0:
+        _programs.show(seconds)
     dist.destroy_process_group()
-    return seconds if rank == 0 else None
 
 
 _PROGRAM = """
-import json, sys
-from benchmarks import torch_throughput as here
-seconds = getattr(here, sys.argv[1])(sys.argv[2], int(sys.argv[3]))
-if seconds:
-    print("seen", json.dumps(seconds), flush=True)
+import sys
+from benchmarks import torch_throughput
+way = torch_throughput.torchrun if sys.argv[1] == "torchrun" else torch_throughput.alone
+way(sys.argv[2], int(sys.argv[3]))
 """
 
 
-def as_program(way: str, folder: str, epochs: int, workers: int = _throughput.WORKERS) -> dict[str, float]:
-    """A run in processes of its own; `workers` of them in torchrun."""
-    environment = _throughput.program_environment()
-    with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
-        program.write(_PROGRAM)
-        program.flush()
-        run = [program.name, way, folder, str(epochs)]
-        if way == "torchrun":
-            run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}", *run]
+def as_program(way: str, folder: str, epochs: int) -> dict[str, float]:
+    """Measure a run in processes of its own."""
+    launcher = _programs.TORCHRUN if way == "torchrun" else ()
+    with tempfile.TemporaryDirectory() as place:
+        program = Path(place, "program.py")
+        program.write_text(_PROGRAM)
         began = time.perf_counter()
-        done = subprocess.run([sys.executable, *run], env=environment, capture_output=True, text=True)
-        whole = time.perf_counter() - began
-    seconds = _throughput.told_by(done.stdout)
-    if done.returncode or seconds is None:
-        raise SystemExit(f"{way} failed:\n{done.stdout}\n{done.stderr}")
-    return _throughput.figures(seconds, whole)
+        (seconds,) = _programs.run([*launcher, str(program), way, folder, str(epochs)])
+        return figures(seconds, time.perf_counter() - began)
 
 
 def main() -> None:
-    options = _throughput.arguments(__doc__).parse_args()
+    options = parser(__doc__, repeat=3, rows=60_000)
+    options.add_argument("--epochs", type=int, default=4)
+    options = options.parse_args()
     os.environ["LABKIT_PANEL"] = "none"
     settings = Settings.from_env()
-    folder = _throughput.rows_folder(settings, options.rows)
-    found = Found("torch_throughput", ours="ray data, recipe")
+    folder = rows_folder(settings, options.rows)
+    results = Results("torch_throughput", ours="ray data, recipe")
+    ways = {
+        "ray data, recipe": lambda: in_ray("recipe", folder, options.epochs),
+        "ray data, as asked": lambda: in_ray("asked", folder, options.epochs),
+        "ray loader": lambda: in_ray("loader", folder, options.epochs),
+        "torchrun": lambda: as_program("torchrun", folder, options.epochs),
+        "one process": lambda: as_program("alone", folder, options.epochs),
+    }
     with cluster.start(settings=settings):
-        from labkit.data import quiet
-
-        quiet()
-        ways: dict[str, Callable[[], dict[str, float]]] = {
-            "ray data, recipe": lambda: in_ray("recipe", folder, options),
-            "ray data, as asked": lambda: in_ray("asked", folder, options),
-            "ray loader": lambda: in_ray("loader", folder, options),
-            "torchrun": lambda: as_program("torchrun", folder, options.epochs),
-            "one process": lambda: as_program("alone", folder, options.epochs),
-        }
-        _throughput.compare(found, ways, "torchrun", options)
+        measure(ways, results, options.repeat)
+    ratio = results.ratio("later epochs", "torchrun")
+    results.finish(ratio, json=options.json, rows=options.rows)
 
 
 if __name__ == "__main__":

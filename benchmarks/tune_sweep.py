@@ -16,8 +16,8 @@ its call-backs, and the CPU time of the thread that draws, over the whole time. 
 """
 
 import contextlib
+import functools
 import io
-import json
 import logging
 import os
 import statistics
@@ -26,15 +26,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import _stock
-from benchmarks._paired import Found, measure, parser
+from benchmarks import _programs
+from benchmarks._paired import Results, measure, parser, rounds
 from course import datasets
 from labkit.local import cluster
 from labkit.settings import Settings
 
 
 def make_trainable():
-    """The `Digits` of lesson 05; in a function, so that it travels by value."""
+    """Define the `Digits` of lesson 05; in a function, so that it is pickled by value."""
     import torch
     from ray import tune
     from torch.utils.data import DataLoader, TensorDataset
@@ -43,10 +43,9 @@ def make_trainable():
 
     class Digits(tune.Trainable):
         def setup(self, config, data=None):
-            data = data or _data()
-            self.rows, self.held_out = (
-                TensorDataset(to_input(images), torch.tensor(labels)) for images, labels in data.values()
-            )
+            train, held_out = data or _data()
+            self.rows = TensorDataset(to_input(train.images), torch.tensor(train.labels))
+            self.held_out = TensorDataset(to_input(held_out.images), torch.tensor(held_out.labels))
             torch.set_num_threads(1)
             self.reset_config(config)
 
@@ -80,24 +79,24 @@ def make_trainable():
 
 
 def _data():
+    """Load the rows for training and those that are held out."""
     whole = datasets.load(split="train")
     cut = len(whole) * 4 // 5
-    return {
-        "train": (whole.images[:cut], whole.labels[:cut]),
-        "valid": (whole.images[cut:], whole.labels[cut:]),
-    }
+    return whole[:cut], whole[cut:]
 
 
 def sweep(folder: str, *, trials: int, seed: int, recipe: bool) -> dict:
-    """One ASHA sweep in the cluster of this process: seconds, best accuracy, processes."""
+    """Make an ASHA sweep in the cluster of this process; return its seconds, best accuracy, processes."""
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
     from ray.tune.search.basic_variant import BasicVariantGenerator
 
     from labkit.tune import SweepPanel
 
-    trainable, options = make_trainable(), {}
+    trainable = make_trainable()
+    options = {}
     panel = SweepPanel("benchmark-sweep") if recipe else None
+    at_once = os.cpu_count() if recipe else 0  # 0: as many as fit
     began = time.perf_counter()
     if recipe:
         trainable = tune.with_parameters(trainable, data=_data())
@@ -110,9 +109,7 @@ def sweep(folder: str, *, trials: int, seed: int, recipe: bool) -> dict:
             mode="max",
             num_samples=trials,
             scheduler=ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3),
-            search_alg=BasicVariantGenerator(
-                random_state=seed, max_concurrent=os.cpu_count() if recipe else 0
-            ),
+            search_alg=BasicVariantGenerator(random_state=seed, max_concurrent=at_once),
             **options,
         ),
         run_config=tune.RunConfig(
@@ -122,35 +119,34 @@ def sweep(folder: str, *, trials: int, seed: int, recipe: bool) -> dict:
         ),
     )
     with panel.watch(tuner) if panel else contextlib.nullcontext():
-        results = tuner.fit()
+        grid = tuner.fit()
     seconds = time.perf_counter() - began
-    table = results.get_dataframe()
+    table = grid.get_dataframe()
     return {
         "seconds": seconds,
         "accuracy": float(table["mean_accuracy"].max()),
         "processes": int(table["pid"].nunique()),
         "epochs": int(table["training_iteration"].sum()),
-        "trials": len(results),
+        "trials": len(grid),
     }
 
 
 def one_way(way: str, *, trials: int, seed: int) -> dict:
-    """A sweep in a process of its own, with a cluster of its own; `way` is "recipe" or "defaults"."""
+    """Make a sweep in a process and a cluster of their own; `way` is "recipe" or "defaults"."""
     with tempfile.TemporaryDirectory(prefix="lkb", ignore_cleanup_errors=True) as home:
         if way == "recipe":
-            environment = {**_stock.lab_environment(Path(home)), "LABKIT_PANEL": "widgets"}
+            environment = {**_programs.lab_environment(Path(home)), "LABKIT_PANEL": "widgets"}
         else:
-            environment = _stock.stock_environment(Settings.from_env())
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
-        )
+            environment = _programs.stock_environment(Settings.from_env())
+        path = [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(path)
         code = "from benchmarks import tune_sweep; tune_sweep.run_way()"
-        said = _stock.run(code, environment, way, home, trials, seed)
-    return json.loads(said.splitlines()[-1])
+        (done,) = _programs.run(["-c", code, way, home, str(trials), str(seed)], environment)
+    return done
 
 
 def run_way() -> None:
-    """What `one_way` starts: its last line of output is the finding."""
+    """Make the sweep in the process that `one_way` starts."""
     import ray
     from ray import cloudpickle
 
@@ -164,27 +160,26 @@ def run_way() -> None:
         running = ray.init(address="local", _temp_dir=home)
     with running:
         done = sweep(f"{home}/runs", trials=int(trials), seed=int(seed), recipe=way == "recipe")
-    print(json.dumps(done))
+    _programs.show(done)
 
 
-def compare(found: Found, *, trials: int, repeat: int, seed: int) -> None:
-    """Recipe and defaults in turn, a seed for each round."""
-    seen: dict[str, list[dict]] = {"recipe": [], "defaults": []}
+def compare(results: Results, *, trials: int, repeat: int, seed: int) -> None:
+    """Measure recipe and defaults in turn, with a new seed for each round."""
+    sweeps: dict[str, list[dict]] = {"recipe": [], "defaults": []}
 
-    def way(name: str) -> dict[str, float]:
-        done = one_way(name, trials=trials, seed=seed + len(seen[name]))
-        seen[name].append(done)
-        print(
-            f"  {name}: {done['processes']} processes · {done['epochs']} epochs · best {done['accuracy']:.3f}"
-        )
+    def sweep_by(way: str) -> dict[str, float]:
+        done = one_way(way, trials=trials, seed=seed + len(sweeps[way]))
+        sweeps[way].append(done)
+        work = f"{done['processes']} processes · {done['epochs']} epochs"
+        print(f"  {way}: {work} · best {done['accuracy']:.3f}")
         return {"sweep": done["seconds"]}
 
-    measure({name: lambda name=name: way(name) for name in seen}, found, repeat)
-    found.beside["sweeps"] = seen
+    measure({way: functools.partial(sweep_by, way) for way in sweeps}, results, repeat)
+    results.details["sweeps"] = sweeps
 
 
 def cheap(folder: str, *, trials: int, panel) -> float:
-    """Seconds of a sweep of trials that report three numbers each."""
+    """Return the seconds of a sweep of trials that report three numbers each."""
     from ray import tune
 
     def climb(config):
@@ -197,11 +192,7 @@ def cheap(folder: str, *, trials: int, panel) -> float:
         tune_config=tune.TuneConfig(
             metric="score", mode="max", num_samples=trials, reuse_actors=True, max_concurrent_trials=2
         ),
-        run_config=tune.RunConfig(
-            name=f"cheap-{time.time_ns()}",
-            storage_path=folder,
-            verbose=0,
-        ),
+        run_config=tune.RunConfig(name=f"cheap-{time.time_ns()}", storage_path=folder, verbose=0),
     )
     began = time.perf_counter()
     with panel.watch(tuner) if panel else contextlib.nullcontext():
@@ -209,8 +200,8 @@ def cheap(folder: str, *, trials: int, panel) -> float:
     return time.perf_counter() - began
 
 
-def cost(folder: str, *, trials: int, rounds: int) -> dict:
-    """The panel's share of a sweep of cheap trials."""
+def cost(folder: str, *, trials: int, repeat: int) -> dict:
+    """Measure the panel's share of a sweep of cheap trials."""
     from labkit.tune import SweepCallback, SweepPanel
 
     spent = {"callbacks": 0.0, "drawing": 0.0}
@@ -222,7 +213,8 @@ def cost(folder: str, *, trials: int, rounds: int) -> dict:
 
     def measured(hook):
         def call(*args, **info):
-            began, before = time.perf_counter(), spent["callbacks"]
+            began = time.perf_counter()
+            before = spent["callbacks"]
             try:
                 return hook(*args, **info)
             finally:  # what it calls in turn is part of it
@@ -234,24 +226,21 @@ def cost(folder: str, *, trials: int, rounds: int) -> dict:
         if name == "get_state" or name.startswith(("on_", "setup")):
             setattr(SweepCallback, name, measured(getattr(SweepCallback, name)))
 
-    shares, walls = [], {"with": [], "without": []}
-    for number in range(rounds):
-        for kind in ("with", "without") if number % 2 == 0 else ("without", "with"):
-            spent.update(callbacks=0.0, drawing=0.0)
-            panel = Measured("benchmark-cheap") if kind == "with" else None
-            with contextlib.redirect_stdout(io.StringIO()):
-                seconds = cheap(folder, trials=trials, panel=panel)
-            walls[kind].append(seconds)
-            if panel is not None:
-                shares.append(100 * (spent["callbacks"] + spent["drawing"]) / seconds)
-                print(
-                    f"  with     {seconds:6.1f} s · call-backs {spent['callbacks']:.3f} s · "
-                    f"drawing {spent['drawing']:.3f} s · {shares[-1]:.2f} %",
-                    flush=True,
-                )
-            else:
-                print(f"  without  {seconds:6.1f} s", flush=True)
-    return {"trials": trials, "share_percent": shares, "median_percent": statistics.median(shares), **walls}
+    shares = []
+    seconds: dict[str, list[float]] = {"with": [], "without": []}
+    for way in rounds(list(seconds), repeat):
+        spent.update(callbacks=0.0, drawing=0.0)
+        panel = Measured("benchmark-cheap") if way == "with" else None
+        with contextlib.redirect_stdout(io.StringIO()):
+            seconds[way].append(cheap(folder, trials=trials, panel=panel))
+        text = f"  {way:8} {seconds[way][-1]:6.1f} s"
+        if panel is not None:
+            shares.append(100 * sum(spent.values()) / seconds[way][-1])
+            text += f" · call-backs {spent['callbacks']:.3f} s · drawing {spent['drawing']:.3f} s"
+            text += f" · {shares[-1]:.2f} %"
+        print(text, flush=True)
+    median = statistics.median(shares)
+    return {"trials": trials, "share_percent": shares, "median_percent": median, **seconds}
 
 
 def main() -> None:
@@ -260,17 +249,18 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0, help="of the first round (default 0)")
     options.add_argument("--cheap", type=int, default=200, help="cheap trials with the panel; 0: none")
     options = options.parse_args()
-    found = Found("tune_sweep", ours="recipe")
-    compare(found, trials=options.trials, repeat=options.repeat, seed=options.seed)
+    results = Results("tune_sweep", ours="recipe")
+    compare(results, trials=options.trials, repeat=options.repeat, seed=options.seed)
     if options.cheap:
         print(f"{options.cheap} cheap trials")
-        # The dearer of the two reporters: it draws. Tune's own output is off on both sides.
+        # The more expensive reporter: it draws. Tune's own output is off on both sides.
         os.environ.update(LABKIT_PANEL="widgets", RAY_AIR_NEW_OUTPUT="0")
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         with cluster.start(settings=Settings.from_env()), tempfile.TemporaryDirectory() as folder:
-            found.beside["panel"] = cost(folder, trials=options.cheap, rounds=options.repeat)
-        print(f"  the panel's own cost: {found.beside['panel']['median_percent']:.2f} % of the sweep")
-    found.finish(found.ratio("sweep", "defaults"), json=options.json)
+            panel = cost(folder, trials=options.cheap, repeat=options.repeat)
+        results.details["panel"] = panel
+        print(f"  the panel's own cost: {panel['median_percent']:.2f} % of the sweep")
+    results.finish(results.ratio("sweep", "defaults"), json=options.json)
 
 
 if __name__ == "__main__":

@@ -55,8 +55,12 @@ class Fault:
 
     def at(self, panel: Panel, *, epoch: int = 0, step: int = 0) -> Self:
         """Arm it: it is made when rank 0 of the panel's next run is at `step` of `epoch`, both from 0."""
-        if not isinstance(panel, Panel) or self._thread is not None:
-            fact = "it was armed before" if self._thread else f"{panel!r} has no epochs and no ranks"
+        fact = ""
+        if self._thread is not None:
+            fact = "it was armed before"
+        elif not isinstance(panel, Panel):
+            fact = f"{panel!r} has no epochs and no ranks"
+        if fact:
             fix = "make a new one; during a sweep or a pipeline, call its now() in a thread of its own"
             raise LabError(f"arm the fault {self.name!r}", fact, fix)
         return self._arm(panel, (epoch, step))
@@ -66,7 +70,8 @@ class Fault:
         return self._arm(None, (0, 0)).wait()
 
     def _arm(self, panel: Panel | None, moment: tuple[int, int]) -> Self:
-        self.outcome, self._panel = "armed", panel
+        self.outcome = "armed"
+        self._panel = panel
         # In a thread of its own, because fit() keeps the cell's.
         self._thread = threading.Thread(target=self._run, args=[moment], name="labkit-fault", daemon=True)
         self._thread.start()
@@ -82,29 +87,39 @@ class Fault:
         return "\n  ".join([f"{self.name}: {self.outcome}", *map(": ".join, self._rows())])
 
     def _repr_html_(self) -> str:
-        kind = {"made": "ok", "armed": "dim"}.get(self.outcome, "wait")
+        colour = {"made": "ok", "armed": "dim"}.get(self.outcome, "wait")
         table = cards.rule(cards.table((), self._rows()))
-        return str(cards.card(f"Fault: {self.name}", (kind, self.outcome), table))
+        return str(cards.card(f"Fault: {self.name}", (colour, self.outcome), table))
 
     def _rows(self) -> list[tuple[str, str]]:
-        at = f"epoch {self.moment[0] + 1}, step {self.moment[1]}" if self.moment else ""
-        times = {"noticed after": self.noticed, "no step for": self.standstill}
-        rows = {"done": self.did, "at": at, **{what: duration(one) for what, one in times.items() if one}}
-        rows["steps trained twice"] = "" if self.repeated is None else str(self.repeated)
-        return [(what, words) for what, words in rows.items() if words]
+        rows = []
+        if self.did:
+            rows.append(("done", self.did))
+        if self.moment:
+            epoch, step = self.moment
+            rows.append(("at", f"epoch {epoch + 1}, step {step}"))
+        if self.noticed:
+            rows.append(("noticed after", duration(self.noticed)))
+        if self.standstill:
+            rows.append(("no step for", duration(self.standstill)))
+        if self.repeated is not None:
+            rows.append(("steps trained twice", str(self.repeated)))
+        return rows
 
     def _run(self, moment: tuple[int, int]) -> None:
         if not self._reached(moment):
-            self.outcome, self.did = "missed", "nothing: the run ended before that moment"
+            self.outcome = "missed"
+            self.did = "nothing: the run ended before that moment"
             return
         try:
             with contextlib.closing(self.act(self._panel)) as action:
                 self._follow(action)
         except (LabError, psutil.Error, OSError) as error:
-            self.outcome, self.did = "refused", str(error)
+            self.outcome = "refused"
+            self.did = str(error)
 
     def _reached(self, moment: tuple[int, int]) -> bool:
-        """Wait for the moment; False if the run ended before."""
+        """Wait for the moment. Return False if the run ended before."""
         if self._panel is None:
             return True
         earlier = self._panel.run_id if self._panel.state.over else None
@@ -116,36 +131,54 @@ class Fault:
         return False
 
     def _follow(self, action: _Action) -> None:
-        """Make it, and look until it is undone and rank 0 makes steps again, or the run is over."""
+        """Make the fault, and look until it is undone and rank 0 makes steps again, or the run is over."""
+        before = self._position()
+        self.moment = before and before[1:]
         state = self._panel.state if self._panel is not None else None
-        position, steps, undone = self._position(), 0, False
-        failures, repeated = (len(state.failures), state.repeated) if state else (0, 0)
-        self.moment = position and position[1:]
-        self.did = next(action)
-        made = moved = time.monotonic()
-        self.outcome = "made"
-        while not (undone and (not state or state.over or steps >= _STEPS_AGAIN)):
-            undone = next(action, None) is None or bool(state and state.over)
+        if state is None:
+            self._do(action)
+            for _ in action:
+                time.sleep(_EVERY)
+            return
+        failures = len(state.failures)
+        repeated = state.repeated
+        self._do(action)
+        made = time.monotonic()
+        moved = made  # when rank 0 was last heard
+        steps = 0  # since the fault was undone
+        undone = False
+        while not (undone and (state.over or steps >= _STEPS_AGAIN)):
+            undone = next(action, None) is None or state.over
             time.sleep(_EVERY)
-            now, here = time.monotonic(), self._position()
-            is_new = bool(here and position and here[0] != position[0])
-            if state and self.noticed is None and (is_new or len(state.failures) > failures):
+            now = time.monotonic()
+            position = self._position()
+            has_moved = position is not None and position != before
+            is_new_process = bool(position and before and position[0] != before[0])
+            if self.noticed is None and (is_new_process or len(state.failures) > failures):
                 self.noticed = now - made
-            if is_new:
+            if is_new_process:
                 # Steps from before a kill may arrive late, so the time since the latest of them says little.
                 self.standstill = now - (made if self.kills else moved)
-                assert state is not None  # without a run there is no position
-                self.repeated, steps = state.repeated - repeated, _STEPS_AGAIN
-            elif here not in (None, position) and self.noticed is None and not self.kills:
+                self.repeated = state.repeated - repeated
+                steps = _STEPS_AGAIN
+            elif has_moved and self.noticed is None and not self.kills:
                 self.standstill = max(self.standstill or 0.0, now - moved)
-                steps += undone
-            if here not in (None, position):
-                position, moved = here, now
+                if undone:
+                    steps += 1
+            if has_moved:
+                before = position
+                moved = now
+
+    def _do(self, action: _Action) -> None:
+        self.did = next(action)
+        self.outcome = "made"
 
     def _position(self) -> tuple[int, int, int] | None:
-        """pid, epoch and step of rank 0; before its first batch it is not in an epoch."""
+        """Return pid, epoch and step of rank 0; before its first batch it is not in an epoch."""
         leader = self._panel.state.workers.leader if self._panel is not None else None
-        return (leader.pid, leader.epoch, leader.step) if leader is not None and leader.begun else None
+        if leader is None or not leader.begun:
+            return None
+        return leader.pid, leader.epoch, leader.step
 
 
 def kill_rank(rank: int) -> Fault:
@@ -180,13 +213,14 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
 
         node_processes(panel, name)  # one of the lab's, and not the head
         lab = cluster.current()
-        found = [one.id for one in lab.nodes if one.name == name] if lab is not None else []
-        if lab is None or not found:
+        ids = [node.id for node in lab.nodes if node.name == name] if lab is not None else []
+        if lab is None or not ids:
             raise LabError(f"drain {name}", "Ray does not list it", "see lab.nodes for those that live")
-        ends, client = int((time.time() + deadline) * 1000), GcsClient(address=lab.address)
-        accepted, why = client.drain_node(found[0], DRAIN_NODE_REASON_PREEMPTION, "course.faults", ends)
+        ends = int((time.time() + deadline) * 1000)
+        client = GcsClient(address=lab.address)
+        accepted, reason = client.drain_node(ids[0], DRAIN_NODE_REASON_PREEMPTION, "course.faults", ends)
         if not accepted:
-            raise LabError(f"drain {name}", f"Ray refused: {why}", "see the head's logs, in lab.log_dir")
+            raise LabError(f"drain {name}", f"Ray refused: {reason}", "see the head's logs, in lab.log_dir")
         yield f"a preemption notice: {deadline:g} s left"
         yield from _ticks(deadline)
 
@@ -197,17 +231,17 @@ def kill_controller() -> Fault:
     """Kill the process that directs the run's workers. `fit()` raises, and nothing repeats it."""
 
     def victims(panel: Panel | None) -> list[psutil.Process]:
-        for one in running(panel):
+        for member in running(panel):
             with contextlib.suppress(psutil.Error):
-                if "TrainController" in " ".join(one.process.cmdline()):
-                    return [one.process]
+                if "TrainController" in " ".join(member.process.cmdline()):
+                    return [member.process]
         raise LabError("kill the controller", "none runs here", "use a trainer of Ray Train")
 
     return kill("kill the controller", victims)
 
 
 def kill(name: str, victims: _Victims) -> Fault:
-    """A fault that kills what `victims` finds."""
+    """Make a fault that kills what `victims` finds."""
 
     def act(panel: Panel | None) -> _Action:
         yield f"SIGKILL to {_send(victims(panel), signal.SIGKILL)}"
@@ -216,7 +250,7 @@ def kill(name: str, victims: _Victims) -> Fault:
 
 
 def freeze(name: str, victims: _Victims, seconds: float, share: float = 0.0) -> Fault:
-    """A fault that stops what `victims` finds for `seconds`; with a `share`, it runs for part of them."""
+    """Make a fault that stops what `victims` finds for `seconds`, or for all but a `share` of them."""
 
     def act(panel: Panel | None) -> _Action:
         frozen = victims(panel)
@@ -243,34 +277,39 @@ def _ticks(seconds: float) -> _Action:
 
 
 def running(panel: Panel | None, group: str = family.CLUSTER, node: str | None = None) -> list[family.Member]:
-    """What the lab has started and runs in the home of a run; without one, in that of this process."""
-    return family.running((Settings.from_env() if panel is None else panel.settings).home, group, node)
+    """List what the lab has started and runs in the home of a run; without one, in that of this process."""
+    settings = Settings.from_env() if panel is None else panel.settings
+    return family.running(settings.home, group, node)
 
 
 def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
     if panel is None:
         raise LabError(f"touch rank {rank}", "no run was named", "arm it with fault.at(panel)")
     workers = panel.state.workers
-    # On another machine, the same pid is another process.
-    where = [(one.pid, one.node) for number, one in workers.items() if number == rank]
-    if found := [one.process for one in running(panel) if (one.pid, one.node) in where]:
-        return found
-    ranks = ", ".join(f"{number} on {one.node}" for number, one in sorted(workers.items()))
+    worker = workers.get(rank)
+    if worker is not None:
+        # On another machine, the same pid is another process.
+        members = [
+            member for member in running(panel) if (member.pid, member.node) == (worker.pid, worker.node)
+        ]
+        if members:
+            return [member.process for member in members]
+    ranks = ", ".join(f"{number} on {worker.node}" for number, worker in sorted(workers.items()))
     fact = f"the lab has started no process of it on this machine; this run has the ranks {ranks}"
     raise LabError(f"touch rank {rank}", fact, "name one that runs here, on a cluster of cluster.start()")
 
 
 def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
-    """All processes of a node that the lab has started, and that is not the head."""
-    others = {one.node for one in running(panel)} - {"", "head"}
+    """List all processes of a node that the lab has started, and that is not the head."""
+    others = {member.node for member in running(panel)} - {"", "head"}
     if name not in others:
         fact = "the cluster would end" if name == "head" else "the lab has started no such node"
         raise LabError(f"touch {name}", fact, f"name one of {', '.join(sorted(others))}, or lab.add_node()")
-    return [one.process for one in running(panel, node=name)]
+    return [member.process for member in running(panel, node=name)]
 
 
 def _send(processes: list[psutil.Process], number: int) -> str:
-    """Send a signal, and return to whom."""
+    """Send a signal to each process, and return a text that names them."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
             process.send_signal(number)

@@ -22,9 +22,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
-from labkit import _ray
-from labkit.cluster import ends
-from labkit.cluster.connection import quiet
+from labkit.cluster import ends, ray_data
 from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
 from labkit.display.figures import GREY, figure_style
@@ -37,7 +35,7 @@ from labkit.settings import variables_set
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DataPanel", "quiet"]
+__all__ = ["DataPanel"]
 
 _CALLBACKS = "RAY_DATA_EXECUTION_CALLBACKS"
 _EVERY = 0.25  # seconds between two looks at an execution
@@ -223,12 +221,12 @@ class DataPanel(LivePanel):
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
         callbacks = [os.environ.get(_CALLBACKS), f"{Follower.__module__}.{Follower.__name__}"]
-        level = quiet(logging.CRITICAL)
+        level = ray_data.set_log_level(logging.CRITICAL)
         try:
             with variables_set({_CALLBACKS: ",".join(filter(None, callbacks))}), ends.quiet_deaths():
                 yield
         finally:
-            quiet(level)
+            ray_data.set_log_level(level)
 
     def failure_text(self, error: BaseException) -> str:
         if not isinstance(error, ray.exceptions.RayError):

@@ -8,7 +8,7 @@ import pytest
 
 import benchmarks
 from benchmarks import interrupts
-from benchmarks._paired import Found, measure
+from benchmarks._paired import Results, measure
 from labkit.runs import record as records
 
 pytestmark = pytest.mark.covers("labkit/interrupts.py", "benchmarks/")
@@ -19,30 +19,30 @@ NAMES = sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
 
 
 @pytest.fixture
-def found():
-    found = Found("example", ours="lab")
+def results():
+    results = Results("example", ours="lab")
     for lab, stock in ((1, 2), (4, 5), (3, 12)):
-        found.add("lab", {"whole": lab})
-        found.add("stock", {"whole": stock})
-    return found
+        results.add("lab", {"whole": lab})
+        results.add("stock", {"whole": stock})
+    return results
 
 
-def test_a_ratio_is_the_median_of_pairs_of_the_same_round(found):
-    assert found.ratio("whole", "stock") == 0.5  # of 0.5, 0.8 and 0.25; that of the medians is 0.6
+def test_a_ratio_is_the_median_of_pairs_of_the_same_round(results):
+    assert results.ratio("whole", "stock") == 0.5  # of 0.5, 0.8 and 0.25; that of the medians is 0.6
 
 
 def test_ways_are_measured_in_turn():
     order = []
     ways = {way: lambda way=way: order.append(way) or {"s": len(order)} for way in ("lab", "stock")}
-    found = Found("example", ours="lab")
-    measure(ways, found, repeat=2)
+    results = Results("example", ours="lab")
+    measure(ways, results, repeat=2)
     assert order == ["lab", "stock", "stock", "lab"]
-    assert found.seconds == {"s": {"lab": [1, 4], "stock": [2, 3]}}
+    assert results.seconds == {"s": {"lab": [1, 4], "stock": [2, 3]}}
 
 
-def test_figures_are_written_as_a_run_record_and_the_last_line_is_the_ratio(found, tmp_path, capsys):
-    found.beside["why"] = "because"
-    found.finish(0.5, json=tmp_path / "run_record.json", rows=100)
+def test_figures_are_written_as_a_run_record_and_the_last_line_is_the_ratio(results, tmp_path, capsys):
+    results.details["why"] = "because"
+    results.finish(0.5, json=tmp_path / "run_record.json", rows=100)
     record = records.read(tmp_path / "run_record.json")
     assert (record.name, record.rows, record.metrics) == ("benchmark-example", 100, {"ratio": 0.5})
     assert record.extra["figures"] == {"whole": {"lab": [1, 4, 3], "stock": [2, 5, 12]}}

@@ -43,17 +43,24 @@ def notebook(
     claims: bool = False,
     timed: bool = False,
 ) -> nbformat.NotebookNode:
-    """A notebook of `cells`, with or without the solutions; nothing in it depends on when it was built.
+    """Make a notebook of `cells`, with or without the solutions; nothing in it depends on the time.
 
     Args:
         claims: with the cells tagged ``claim`` too, which test what the lesson says about its outputs.
         timed: with those too that compare times, so that they hold on a machine that has nothing else to do.
     """
-    kept = [c for c in cells if (solutions or not c.is_solution) and (claims or not c.is_claim)]
-    kept = [c for c in kept if not c.is_note and (timed or "timed" not in c.tags)]
+    left_out = {"instructor"}
+    if not solutions:
+        left_out.add("solution")
+    if not claims:
+        left_out.add("claim")
+    if not timed:
+        left_out.add("timed")
     seen: Counter[str] = Counter()
     made = []
-    for cell in kept:
+    for cell in cells:
+        if left_out & set(cell.tags):
+            continue
         # An id that follows the content: a new cell changes one id, and not all those below it.
         digest = hashlib.sha256(f"{cell.kind}\n{cell.source}".encode()).hexdigest()[:8]
         seen[digest] += 1
@@ -73,13 +80,13 @@ def notebook(
 
 
 def fingerprint(built: nbformat.NotebookNode) -> str:
-    """A hash of what was written in a notebook: sources and tags; not of outputs and counts."""
+    """Hash what was written in a notebook: sources and tags, and not outputs and counts."""
     cells = [[cell.cell_type, cell.source, cell.metadata.get("tags", [])] for cell in built.cells]
     return hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]
 
 
 def lessons(folder: Path = FOLDER) -> Iterator[tuple[Path, Path, nbformat.NotebookNode]]:
-    """(source, target, notebook) of every notebook of `folder`; the sources are in ``lessons`` next to it."""
+    """Yield (source, target, notebook) for all notebooks of `folder`, from the ``lessons`` next to it."""
     for source in [*sources(folder), *recipes(folder)]:
         cells = additions.complete(source, lesson.read(source))
         if lesson.is_recipe(source):
@@ -95,22 +102,23 @@ def lessons(folder: Path = FOLDER) -> Iterator[tuple[Path, Path, nbformat.Notebo
 
 
 def sources(folder: Path = FOLDER) -> list[Path]:
-    """The sources of all lessons."""
+    """List the sources of all lessons."""
     return sorted((folder.parent / "lessons").glob("*.py"))
 
 
 def recipes(folder: Path = FOLDER) -> list[Path]:
-    """The sources of all recipes."""
+    """List the sources of all recipes."""
     return sorted((folder.parent / "lessons" / "recipes").glob("*.py"))
 
 
 def pages(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
-    """(path, text) of README with the lessons' times, and of each teacher's page with its lesson's notes."""
+    """Yield (path, text) of README with the lessons' times, and of each teacher's page with the notes."""
     readme = folder.parent / "README.md"
     table = readme.read_text(encoding="utf-8") if readme.exists() else ""
     for source in sources(folder):
         cells = lesson.read(source)
-        if minutes := lesson.minutes(cells):
+        minutes = lesson.minutes(cells)
+        if minutes:
             row = rf"(\| \[[^|]*\(notebooks/{source.stem}\.ipynb\) \|[^|]*\|)[^|]*\|"
             table = re.sub(row, rf"\1 {minutes} min |", table)
         notes = "\n".join("- " + " ".join(cell.source.split()) for cell in cells if cell.is_note)
@@ -132,7 +140,7 @@ def build(folder: Path = FOLDER, *, only_stale: bool = False) -> list[str]:
     Returns:
         One line for each file that was written or kept.
     """
-    said = []
+    lines = []
     for _, target, built in lessons(folder):
         there = _load(target) if target.exists() else None
         if only_stale and there is not None and _origin(there) == _origin(built):
@@ -142,38 +150,42 @@ def build(folder: Path = FOLDER, *, only_stale: bool = False) -> list[str]:
             if target.read_text(encoding="utf-8") == text:
                 continue
             if there is None or fingerprint(there) not in (_origin(there), fingerprint(built)):
-                said.append(f"kept your {target.name} as {_set_aside(target).name}")
+                lines.append(f"kept your {target.name} as {_set_aside(target).name}")
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(".part")
         partial.write_text(text, encoding="utf-8")
         partial.replace(target)
-        said.append(f"built {target.relative_to(folder.parent)}")
+        lines.append(f"built {target.relative_to(folder.parent)}")
     for path, text in pages(folder):
         if path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
-            said.append(f"built {path.relative_to(folder.parent)}")
-    return said
+            lines.append(f"built {path.relative_to(folder.parent)}")
+    return lines
 
 
 def differences(folder: Path = FOLDER) -> list[str]:
-    """One line for each notebook that is not what its source says (outputs and counts aside)."""
-    found, targets = [], set()
+    """Return a line for each notebook that differs from its source, apart from outputs and counts."""
+    lines = []
+    targets = set()
     for source, target, built in lessons(folder):
         targets.add(target)
         there = _load(target) if target.exists() else None
+        name = target.relative_to(folder.parent)
         if there is None:
-            found.append(f"{target.relative_to(folder.parent)} is missing or not a notebook")
-        elif (cell := _first_difference(there, built)) is not None:
-            found.append(f"{target.relative_to(folder.parent)} differs from lessons/{source.name}: {cell}")
+            lines.append(f"{name} is missing or not a notebook")
+            continue
+        cell = _first_difference(there, built)
+        if cell is not None:
+            lines.append(f"{name} differs from lessons/{source.name}: {cell}")
     built_only = (*folder.glob("solutions/*.ipynb"), *folder.glob("recipes/*.ipynb"))
     for path in sorted([*folder.glob("*.ipynb"), *built_only]):
         is_ours = lesson.NAME.fullmatch(path.stem) or path.parent.name == "recipes"
         if is_ours and ".mine-" not in path.name and path not in targets:
-            found.append(f"{path.relative_to(folder.parent)} has no source: delete it")
+            lines.append(f"{path.relative_to(folder.parent)} has no source: delete it")
     for path, text in pages(folder):
         if path.read_text(encoding="utf-8") != text:
-            found.append(f"{path.relative_to(folder.parent)} has other times or notes than the lessons")
-    return found
+            lines.append(f"{path.relative_to(folder.parent)} has other times or notes than the lessons")
+    return lines
 
 
 def _first_difference(there: nbformat.NotebookNode, built: nbformat.NotebookNode) -> str | None:
@@ -189,7 +201,7 @@ def _first_difference(there: nbformat.NotebookNode, built: nbformat.NotebookNode
 
 
 def _load(path: Path) -> nbformat.NotebookNode | None:
-    """The notebook at `path`; None if the file is none."""
+    """Read the notebook at `path`; None if the file isn't one."""
     try:
         return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
     except Exception:  # nbformat raises its own, json's and plain ones; all mean the same here
@@ -197,7 +209,7 @@ def _load(path: Path) -> nbformat.NotebookNode | None:
 
 
 def _origin(built: nbformat.NotebookNode) -> str | None:
-    """The fingerprint that a notebook had when it was built."""
+    """Return the fingerprint that a notebook had when it was built."""
     return built.metadata.get("labkit", {}).get("built")
 
 

@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def files() -> Iterator[tuple[str, Path]]:
-    """(name in the archive, path) of each file for learners: what git has, without what is kept back.
+    """Yield (name in the archive, path) for each file for learners: git's, without what is kept back.
 
     Raises:
         LabError: a notebook isn't what its source says, or has outputs: it may have answers in it.
@@ -109,7 +109,7 @@ def download(folder: Path) -> Path:
 
 
 def bundle(folder: Path, wheels: Path, site: Path | None = None) -> Path:
-    """Write the archive and its checksum into `folder`; the path of the archive.
+    """Write the archive and its checksum into `folder`; return the archive's path.
 
     Raises:
         LabError: the site was asked for and isn't built.
@@ -122,7 +122,8 @@ def bundle(folder: Path, wheels: Path, site: Path | None = None) -> Path:
         pages = (path for path in sorted(site.rglob("*")) if path.is_file())
         contents |= {f"site/{path.relative_to(site)}": path for path in pages}
     contents["start.sh"] = ROOT / "tools" / "start.sh"
-    system, version = platform.uname(), ".".join(platform.python_version_tuple()[:2])
+    system = platform.uname()
+    version = ".".join(platform.python_version_tuple()[:2])
     built_for = f"{system.system} {system.machine} {version}\n".encode()
     sums = [f"{_sha256(path)}  {name}\n" for name, path in contents.items()]
     sums.append(f"{hashlib.sha256(built_for).hexdigest()}  wheels/built-for\n")

@@ -1,4 +1,4 @@
-"""Solved lessons as plain Markdown, for who looks at the repository before installing anything.
+"""Solved lessons as plain Markdown, for readers who look at the repository before they install anything.
 
     python tools/examples.py        docs/examples/*.md from the notebooks that the last `make test` ran
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def make(executed: Path, target: Path, browser: Browser) -> list[Path]:
-    """Write a page of Markdown and a folder of pictures for each of `LESSONS`; the paths of the pages.
+    """Write a page of Markdown and a folder of pictures for each of `LESSONS`; return the pages' paths.
 
     Raises:
         LabError: a lesson was not run since it was changed.
@@ -69,10 +69,12 @@ def _shown(source: Path, executed: Path, target: Path, browser: Browser) -> nbfo
         for output in cell.get("outputs", []):
             if "text" in output:
                 output.text = _anonymous(output.text)
-            elif html := output.get("data", {}).get("text/html"):
-                output.data = {"image/png": _picture(_anonymous(html), browser)}
-            elif text := output.get("data", {}).get("text/plain"):
-                output.data["text/plain"] = _anonymous(text)
+                continue
+            data = output.get("data", {})
+            if data.get("text/html"):
+                output.data = {"image/png": _picture(_anonymous(data["text/html"]), browser)}
+            elif data.get("text/plain"):
+                data["text/plain"] = _anonymous(data["text/plain"])
     return page
 
 
@@ -85,7 +87,7 @@ def _write(name: str, page: nbformat.NotebookNode, target: Path) -> Path:
 
 
 def _picture(html: str, browser: Browser) -> str:
-    """`html` as a PNG in base64, `_WIDTH` px wide at one and a half times its resolution."""
+    """Draw `html` as a PNG in base64, `_WIDTH` px wide at one and a half times its resolution."""
     page = browser.new_page(viewport={"width": _WIDTH, "height": 10}, device_scale_factor=1.5)
     page.set_content(_PAGE.format(html))
     drawn = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
@@ -96,17 +98,21 @@ def _picture(html: str, browser: Browser) -> str:
 
 
 def _from_here(link: str, target: Path) -> str:
-    """A lesson's link to a file, from a page in `target`."""
+    """Return a lesson's link to a file, from a page in `target`."""
     if (target / link).exists():
         return f"]({link})"
     return f"]({os.path.relpath(build.FOLDER / link, EXAMPLES)})"
 
 
 def _anonymous(text: str) -> str:
-    """`text` without the folders and the name of the machine on which the lesson ran."""
-    root, home = str(build.FOLDER.parent), str(Path.home())
-    for found, said in {root: "…", home: "~", socket.gethostname(): "this-machine"}.items():
-        text = re.sub(rf"(?<![\w/]){re.escape(found)}(?![\w-])", said, text)
+    """Replace the folders and the name of the machine on which the lesson ran."""
+    replacements = {
+        str(build.FOLDER.parent): "…",
+        str(Path.home()): "~",
+        socket.gethostname(): "this-machine",
+    }
+    for private, public in replacements.items():
+        text = re.sub(rf"(?<![\w/]){re.escape(private)}(?![\w-])", public, text)
     return text
 
 

@@ -26,7 +26,7 @@ _SECONDS = 3
 
 
 def has_nvidia_device() -> bool:
-    """Whether the kernel or NVIDIA's own tool knows a GPU here."""
+    """Return whether the kernel or NVIDIA's own tool knows a GPU here."""
     if glob.glob("/dev/nvidia[0-9]*"):
         return True
     tool = shutil.which("nvidia-smi")
@@ -34,7 +34,7 @@ def has_nvidia_device() -> bool:
 
 
 def chosen_build(variables: dict[str, str], platform: str = sys.platform) -> str:
-    """``cpu`` or ``cuda``: what TORCH asks for, else what the devices ask for.
+    """Return ``cpu`` or ``cuda``: what TORCH asks for, else what the devices ask for.
 
     Raises:
         SystemExit: TORCH has another value.
@@ -49,7 +49,7 @@ def chosen_build(variables: dict[str, str], platform: str = sys.platform) -> str
 
 
 def answers(index: str, seconds: float = _SECONDS) -> bool:
-    """Whether a package index lists torch within `seconds`."""
+    """Return whether a package index lists torch within `seconds`."""
     try:
         with urllib.request.urlopen(f"{index.rstrip('/')}/torch/", timeout=seconds) as answer:
             return answer.status == 200
@@ -58,7 +58,7 @@ def answers(index: str, seconds: float = _SECONDS) -> bool:
 
 
 def commands(build: str, index: str, *, index_answers: bool) -> list[list[str]]:
-    """pip's arguments, one list per call; torch comes first and alone, as its index has little else."""
+    """Return pip's arguments, a list per call; torch has a call of its own, as its index has little else."""
     (pin,) = re.findall(r"(?m)^torch==\S+", (ROOT / "constraints.txt").read_text())
     first = ["install", "--no-deps", "--index-url", index, pin]
     rest = ["install", "--constraint", "constraints.txt", "--editable", EVERYTHING]
@@ -66,7 +66,7 @@ def commands(build: str, index: str, *, index_answers: bool) -> list[list[str]]:
 
 
 def installed() -> str:
-    """The build of torch that is there, and its size with CUDA's libraries."""
+    """Describe the build of torch that is there, and its size with CUDA's libraries."""
     folder = Path(str(metadata.distribution("torch").locate_file("")))
     parts = [folder / "torch", folder / "nvidia", folder / "triton"]
     size = sum(path.lstat().st_size for part in parts if part.exists() for path in part.rglob("*"))
@@ -74,15 +74,16 @@ def installed() -> str:
 
 
 def main() -> None:
-    build, index = chosen_build(dict(os.environ)), os.environ.get("TORCH_INDEX", INDEX)
+    build = chosen_build(dict(os.environ))
+    index = os.environ.get("TORCH_INDEX", INDEX)
     reached = build == "cpu" and answers(index)
-    if build == "cpu":
-        said = (
-            "torch's build for CPUs" if reached else "what pip finds: torch's index for CPUs doesn't answer"
-        )
+    if reached:
+        choice = "torch's build for CPUs"
+    elif build == "cpu":
+        choice = "what pip finds: torch's index for CPUs doesn't answer"
     else:
-        said = "torch as pip finds it"
-    print(f"installing {said} (TORCH=cpu or TORCH=cuda decides), and the lab", flush=True)
+        choice = "torch as pip finds it"
+    print(f"installing {choice} (TORCH=cpu or TORCH=cuda decides), and the lab", flush=True)
     for arguments in commands(build, index, index_answers=reached):
         done = subprocess.run([sys.executable, "-m", "pip", *arguments], cwd=ROOT)
         if done.returncode:

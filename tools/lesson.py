@@ -44,7 +44,7 @@ class Cell:
 
 
 def number(path: Path) -> str:
-    """The number of the lesson that a source, a notebook or a script belongs to: "03", "03b", or "tour"."""
+    """Return the number of the lesson that a file belongs to: "03", "03b", or "tour"."""
     return path.stem.partition("_")[0]
 
 
@@ -55,7 +55,7 @@ def minutes(cells: list[Cell]) -> int:
 
 
 def read(source: Path) -> list[Cell]:
-    """The cells of a lesson, checked.
+    """Read and check the cells of a lesson.
 
     Raises:
         LabError: the lesson breaks one of the rules in CONTRIBUTING.md.
@@ -68,12 +68,12 @@ def read(source: Path) -> list[Cell]:
 
 
 def is_recipe(source: Path) -> bool:
-    """Whether a source is a recipe: one idea, at most ten minutes, without exercises."""
+    """Return whether a source is a recipe: one idea, at most ten minutes, without exercises."""
     return source.parent.name == "recipes"
 
 
 def _faults_of_head(source: Path, cells: list[Cell]) -> Iterator[tuple[str, str]]:
-    """(fact, fix) of what is wrong with the name and the first cell."""
+    """Yield (fact, fix) of what is wrong with the name and the first cell."""
     if is_recipe(source):
         if not cells or not cells[0].source.startswith("# "):
             yield "its first cell is no title", "begin with a cell '# What the recipe does'"
@@ -96,11 +96,12 @@ def _faults_of_head(source: Path, cells: list[Cell]) -> Iterator[tuple[str, str]
 
 
 def _faults_of_cells(cells: list[Cell]) -> Iterator[tuple[str, str]]:
-    """(fact, fix) of what is wrong with the cells."""
+    """Yield (fact, fix) of what is wrong with the cells."""
     for number, cell in enumerate(cells, start=1):
         where = f"cell {number} ({cell.source.strip().partition(chr(10))[0][:50]!r})"
-        if unknown := set(cell.tags) - TAGS:
-            yield f"{where} has the unknown tag {min(unknown)!r}", f"known are: {', '.join(sorted(TAGS))}"
+        unknown = set(cell.tags) - TAGS
+        if unknown:
+            yield f"{where} has the unknown tag {min(unknown)!r}", f"use one of {', '.join(sorted(TAGS))}"
         if cell.is_note and (cell.kind == "code" or cell.is_heading or "\n\n" in cell.source):
             yield f"{where} is a teacher's note and not one paragraph of Markdown", "split it, or rewrite it"
         if cell.kind != "code":
@@ -108,7 +109,8 @@ def _faults_of_cells(cells: list[Cell]) -> Iterator[tuple[str, str]]:
         lines = len(cell.source.splitlines())
         if lines > MAX_LINES and "long" not in cell.tags:
             yield f"{where} has {lines} lines", f"split it, at most {MAX_LINES}; or tag it 'long'"
-        if error := _syntax_error(cell.source):
+        error = _syntax_error(cell.source)
+        if error:
             yield f"{where} is not Python: {error}", "fix the cell"
     for section in _sections(cells):
         if any(c.is_solution for c in section) and not any(_calls_check(c) for c in section):
@@ -117,14 +119,14 @@ def _faults_of_cells(cells: list[Cell]) -> Iterator[tuple[str, str]]:
 
 
 def _sections(cells: list[Cell]) -> Iterator[list[Cell]]:
-    """The cells from one heading to the next."""
+    """Yield the cells from one heading to the next."""
     numbers = itertools.accumulate(int(cell.is_heading) for cell in cells)
     for _, pairs in itertools.groupby(zip(numbers, cells, strict=True), key=lambda pair: pair[0]):
         yield [cell for _, cell in pairs]
 
 
 def parse(source: str) -> ast.AST:
-    """The syntax tree of a cell, which may hold magics and a top-level await."""
+    """Parse a cell, which may hold magics and a top-level await."""
     try:
         return compile(source, "cell", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except SyntaxError:
@@ -142,7 +144,7 @@ def _syntax_error(source: str) -> str | None:
 
 
 def _calls_check(cell: Cell) -> bool:
-    """Whether a cell calls ``check(…)`` or ``something.check(…)``."""
+    """Return whether a cell calls ``check(…)`` or ``something.check(…)``."""
     if cell.kind != "code":
         return False
     calls = (node.func for node in ast.walk(parse(cell.source)) if isinstance(node, ast.Call))

@@ -27,7 +27,7 @@ _PIP = ("/etc/pip.conf", "/etc/xdg/pip")
 
 
 def mirror() -> str:
-    """The address that this machine's apt gets Debian itself from, without updates and other sources."""
+    """Return the address from which this machine's apt gets Debian itself, without updates."""
     listed = ["apt-get", "indextargets", "--format", "$(ORIGIN) $(SUITE) $(REPO_URI)", "Created-By: Packages"]
     lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
     debian = [line.split()[-1] for line in lines if line.startswith("Debian ") and "security" not in line]
@@ -41,9 +41,9 @@ def mirror() -> str:
 def bootstrap(suite: str, root: Path) -> None:
     """Make the root, unless it is there, and install what the lab needs into it."""
     if not (root / "usr" / "bin" / "make").exists():
-        script = _SCRIPTS / (
-            suite if (_SCRIPTS / suite).exists() else "sid"
-        )  # it may be younger than debootstrap
+        script = _SCRIPTS / suite
+        if not script.exists():  # the suite may be younger than debootstrap
+            script = _SCRIPTS / "sid"
         command = [
             "debootstrap",
             "--variant=minbase",

@@ -29,14 +29,15 @@ _SECONDS = 24 * 3600  # after which an environment is installed again
 
 
 def requirements() -> list[str]:
-    """All requirements of pyproject.toml; those for `MOVING` without bounds."""
+    """List all requirements of pyproject.toml; those for `MOVING` without bounds."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
-    found = [Requirement(line) for line in lines]
-    for one in found:
-        if canonicalize_name(one.name) in MOVING:
-            one.specifier = type(one.specifier)()
-    return [str(one) for one in found] + [name for name in MOVING if name not in {one.name for one in found}]
+    required = [Requirement(line) for line in lines]
+    for requirement in required:
+        if canonicalize_name(requirement.name) in MOVING:
+            requirement.specifier = type(requirement.specifier)()
+    names = {requirement.name for requirement in required}
+    return [*map(str, required), *(name for name in MOVING if name not in names)]
 
 
 def install() -> None:
@@ -52,7 +53,7 @@ def install() -> None:
 
 
 def test(runner: str, *args: str) -> list[tuple[str, str]]:
-    """Run tests there; returns (name, text) of each that failed."""
+    """Run tests there, and return (name, text) of each that failed."""
     report = NEXT / "report.xml"
     report.unlink(missing_ok=True)
     command = [NEXT / "bin" / "python", "-m", runner, f"--junitxml={report}", *args]

@@ -67,7 +67,7 @@ _CODE = re.compile(r"``.*?``|`[^`]*`|https?://\S+|\]\([^)]*\)")
 
 
 def main(names: list[str]) -> int:
-    """Print what was found, one line for each; returns the number of files that have to be changed."""
+    """Print each phrase with its place, and return the number of files that have to be changed."""
     paths = [Path(name).resolve() for name in names] or sorted(
         path
         for pattern in ("*.md", *(f"{folder}/**/*" for folder in _FOLDERS.split()))
@@ -84,7 +84,7 @@ def main(names: list[str]) -> int:
 
 
 def findings(path: Path) -> list[tuple[int, str, str]]:
-    """(line, words, better) for each phrase of a file that should not be there."""
+    """List (line, words, better) for each phrase of a file that should not be there."""
     if path == Path(__file__).resolve():
         return []
     text = path.read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def findings(path: Path) -> list[tuple[int, str, str]]:
 
 
 def _of_python(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of comments, docstrings and messages. In the source of a lesson, prose is comments."""
+    """Yield the lines of comments, docstrings and messages. In a lesson's source, prose is comments."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string.lstrip("# ")

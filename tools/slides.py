@@ -60,7 +60,7 @@ def main(numbers: list[str]) -> None:
 
 
 def make(sources: list[Path], folder: Path) -> list[Path]:
-    """Write the decks of these lessons into `folder`, with all that they load; their paths."""
+    """Write the decks of these lessons into `folder`, with all that they load; return their paths."""
     reveal = resources.files("sphinx_revealjs") / "_static" / "revealjs"
     with resources.as_file(reveal) as original:
         for part in ("dist", "plugin/notes"):
@@ -83,17 +83,18 @@ def make(sources: list[Path], folder: Path) -> list[Path]:
 
 
 def deck(source: Path) -> nbformat.NotebookNode:
-    """The slides of a lesson, as a notebook with nbconvert's metadata."""
+    """Make the slides of a lesson, as a notebook with nbconvert's metadata."""
     made = new_notebook(metadata={"language_info": {"name": "python", "pygments_lexer": "ipython3"}})
-    for kind, text, code in _slides(additions.complete(source, lesson.read(source))):
-        new = new_code_cell if code else new_markdown_cell
-        made.cells.append(new(text, metadata={"slideshow": {"slide_type": kind}}))
+    for slide_type, text, is_code in _slides(additions.complete(source, lesson.read(source))):
+        new = new_code_cell if is_code else new_markdown_cell
+        made.cells.append(new(text, metadata={"slideshow": {"slide_type": slide_type}}))
     return made
 
 
 def _slides(cells: list[Cell]) -> Iterator[tuple[str, str, bool]]:
-    """(nbconvert's type of slide, text, whether it's code) of each cell of the deck."""
-    section, said = "", ""
+    """Yield (nbconvert's type of slide, text, whether it's code) for each cell of the deck."""
+    section = ""
+    sentence = ""  # that introduces the next code
     room = 0  # lines of code that still fit on the slide
     for cell in cells:
         text = _LINK.sub(r"\1", cell.source)
@@ -106,38 +107,42 @@ def _slides(cells: list[Cell]) -> Iterator[tuple[str, str, bool]]:
                 yield "-", text[text.index("predict(") :], True
             elif "predict(" not in text and _is_short(text) and not _ASKED.search(text):
                 lines = len(text.splitlines())
-                starts = bool(said) or lines > room
-                if starts and lines == 1 and not said:
+                starts = bool(sentence) or lines > room
+                if starts and lines == 1 and not sentence:
                     continue  # a single line says nothing by itself
-                if said:
-                    yield "subslide", said, False
-                yield "subslide" if starts and not said else "-", text, True
-                room, said = (_LONGEST if starts else room) - lines - 1, ""
+                if sentence:
+                    yield "subslide", sentence, False
+                yield "subslide" if starts and not sentence else "-", text, True
+                sentence = ""
+                if starts:
+                    room = _LONGEST
+                room -= lines + 1
         elif cell.is_note:
             yield "notes", text, False
         elif text.startswith("# "):
             yield "slide", text, False
         elif "prediction" in cell.tags:
             yield "subslide", text, False
-            room, said = 0, ""
+            room = 0
+            sentence = ""
         else:
             shown = list(_of_markdown(text))
             yield from shown
             room = _LONGEST - 4 if cell.is_heading and len(shown) == 1 else 0
-            said = "" if cell.is_heading else _first_sentence(text)
+            sentence = "" if cell.is_heading else _first_sentence(text)
 
 
 def _of_markdown(text: str) -> Iterator[tuple[str, str, bool]]:
-    """The heading with its first sentence, and each picture and small table on a slide of its own."""
+    """Yield the heading with its first sentence, and each picture and small table on its own slide."""
     if text.startswith("#"):
         heading, _, rest = text.partition("\n")
         rest = re.sub(r"(?ms)^\|.*", "", rest) if "Key points" in heading else _first_sentence(rest)
         yield "slide" if heading.startswith("## ") else "subslide", f"{heading}\n\n{rest}", False
         if "Key points" in heading:
             return
-    pictures = [found[0] for found in _PICTURE.finditer(text)]
-    tables = [found[0] for found in _TABLE.finditer(text) if _is_short(found[0])]
-    for shown in pictures + tables:
+    pictures = _PICTURE.findall(text)
+    tables = filter(_is_short, _TABLE.findall(text))
+    for shown in (*pictures, *tables):
         yield "subslide", shown, False
 
 
@@ -146,7 +151,7 @@ def _is_short(text: str) -> bool:
 
 
 def _first_sentence(text: str) -> str:
-    """The first sentence of the first paragraph that is plain text."""
+    """Return the first sentence of the first paragraph that is plain text."""
     for paragraph in text.split("\n\n"):
         line = " ".join(paragraph.split())
         if line and line[0] not in "#|!>-":

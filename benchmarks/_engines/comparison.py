@@ -42,15 +42,15 @@ class Comparison:
     preload: bool | None = None
 
     def of(self, engine: str) -> list[Result]:
-        """The results of one engine, one for each round."""
+        """Return the results of one engine, one for each round."""
         return [result for result in self.results if result.engine == engine]
 
     def median(self, engine: str, figure: Callable[[Result], float]) -> float:
-        """The median of a figure over the rounds of one engine."""
+        """Return the median of a figure over the rounds of one engine."""
         return statistics.median(figure(result) for result in self.of(engine))
 
     def table(self) -> Table:
-        """One row for each engine, with medians over the rounds.
+        """Make a table with one row for each engine: medians over the rounds.
 
         *engine* is the start of cluster or session, and part of *first step*; *lines* differ from the plain
         program. If ranks were killed, a last column says what happened then.
@@ -115,7 +115,7 @@ def run(
     """Run each engine, one after the other, and compare.
 
     Args:
-        rows: of rendered digits; a last batch of fewer than 128 rows is left out.
+        rows: of digits; a last batch of fewer than 128 rows is left out.
         rounds: how often each engine runs.
         kill_rank_of: names of engines that run once more afterwards, and whose last rank is killed then.
         log: called with a line of text before each run.
@@ -124,32 +124,34 @@ def run(
         LabError: the weights of two engines differ.
         RunFailed: a program failed, or did not end in time.
     """
-    found: list[Result] = []
+    results: list[Result] = []
     with launch.workplace(settings) as folder:
         rows = launch.write_rows(folder, rows)
         for number in range(rounds * len(engines)):
-            engine, place = engines[number % len(engines)], folder / f"run-{number}"
+            engine = engines[number % len(engines)]
+            place = folder / f"run-{number}"
             log(f"round {number // len(engines) + 1} of {rounds}: {engine.name}")
-            result = launch.launch(engine, place, settings, epochs=epochs, waiting=lambda: None)
+            result = launch.launch(engine, place, settings, epochs=epochs)
             difference = _weight_difference(folder / "run-0", place, engine.name)
-            found.append(dataclasses.replace(result, weight_difference=difference))
+            results.append(dataclasses.replace(result, weight_difference=difference))
         for number, engine in enumerate(engines):
             if engine.name in kill_rank_of:
                 log(f"{engine.name}, whose last rank is killed")
                 place = folder / f"killed-{number}"
-                death = launch.kill_rank(engine, place, settings, epochs=epochs, waiting=lambda: None)
-                found[number] = dataclasses.replace(found[number], death=death)
+                death = launch.kill_rank(engine, place, settings, epochs=epochs)
+                results[number] = dataclasses.replace(results[number], death=death)
         change = _max_weight_change(folder / "run-0")
         shutil.rmtree(folder, ignore_errors=True)  # after an error its logs stay
     with_ray = any(engine.path.name.startswith("ray_") for engine in engines)
     preload = settings.preload and Preloader.is_possible() if with_ray else None
-    return Comparison(rows, epochs, change, found, preload)
+    return Comparison(rows, epochs, change, results, preload)
 
 
 def _weight_difference(first: Path, other: Path, name: str) -> float:
     from course.models.torch import parameter_distance
 
-    difference, change = parameter_distance(_weights(first), _weights(other)), _max_weight_change(first)
+    difference = parameter_distance(_weights(first), _weights(other))
+    change = _max_weight_change(first)
     if not difference <= _TOLERANCE * change:
         raise LabError(
             f"compare {name} with {ENGINES[0].name}",

@@ -14,15 +14,16 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from benchmarks._digits import rendered
+from benchmarks._digits import digits
 from benchmarks._engines.stopwatch import Stopwatch
+from benchmarks._programs import lab_environment
 from labkit import process_info
 from labkit.errors import LabError, RunFailed
 from labkit.interrupts import wait_until
@@ -57,12 +58,17 @@ class Engine:
     @property
     def changed_lines(self) -> int:
         """Lines that differ from the plain program, removed ones included; docstrings do not count."""
-        plain, own = (
-            [line.strip() for line in path.read_text(encoding="utf-8").splitlines()[1:] if line.strip()]
-            for path in (ENGINES[0].path, self.path)
-        )
-        matcher = difflib.SequenceMatcher(None, plain, own, autojunk=False)
-        return sum(max(b - a, d - c) for kind, a, b, c, d in matcher.get_opcodes() if kind != "equal")
+        matcher = difflib.SequenceMatcher(None, _code(ENGINES[0].path), _code(self.path), autojunk=False)
+        changed = 0
+        for change, begin, end, own_begin, own_end in matcher.get_opcodes():
+            if change != "equal":
+                changed += max(end - begin, own_end - own_begin)
+        return changed
+
+
+def _code(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]
+    return [line.strip() for line in lines if line.strip()]
 
 
 ENGINES = (
@@ -140,31 +146,28 @@ def workplace(settings: Settings) -> Iterator[Path]:
 
 
 def write_rows(folder: Path, rows: int) -> int:
-    """Write rendered digits as Parquet, complete and as the parts of two ranks; return the number of rows."""
+    """Write digits as Parquet, complete and as the parts of two ranks; return the number of rows."""
     count = rows // BATCH * BATCH
     if count == 0:
         raise LabError("compare engines", f"{rows} rows fill no batch of {BATCH}", "rows=6_000 or more")
-    data = rendered(count)
+    data = digits(count)
     data.to_parquet(folder / "rows.parquet")
     for rank in (0, 1):
         data[range(rank, count, 2)].to_parquet(folder / f"part-{rank}.parquet")
     return count
 
 
-def launch(
-    engine: Engine, folder: Path, settings: Settings, *, epochs: int, waiting: Callable[[], None]
-) -> Result:
+def launch(engine: Engine, folder: Path, settings: Settings, *, epochs: int) -> Result:
     """Run a program to its end and measure it.
 
     Args:
         folder: of the run; the folder above it has the rows.
-        waiting: called twice a second until the program has ended.
 
     Raises:
         RunFailed: it failed, or did not end in time.
     """
     Stopwatch.prepare(folder, epochs=epochs)
-    run = _run(engine, folder, settings, waiting)
+    run = _run(engine, folder, settings)
     if run.status != 0:
         fact = f"it ended with status {run.status}: {_last_lines(run.log, 1)}"
         raise RunFailed(f"run {engine.script}", fact, f"read {run.log}")
@@ -187,16 +190,14 @@ def launch(
     )
 
 
-def kill_rank(
-    engine: Engine, folder: Path, settings: Settings, *, epochs: int, waiting: Callable[[], None]
-) -> dict[str, Any]:
+def kill_rank(engine: Engine, folder: Path, settings: Settings, *, epochs: int) -> dict[str, Any]:
     """Run a program whose last rank is killed in its first epoch. Arguments as in `launch`.
 
     Returns:
         Its exit status, the seconds from the death to the end, and how often rank 0 was started.
     """
     Stopwatch.prepare(folder, epochs=epochs, kill_last_rank=True)
-    run = _run(engine, folder, settings, waiting)
+    run = _run(engine, folder, settings)
     death = folder / "death.json"
     if not death.is_file():
         raise RunFailed(
@@ -207,24 +208,25 @@ def kill_rank(
     return {"status": run.status, "seconds": seconds, "attempts": attempts}
 
 
-def _run(engine: Engine, folder: Path, settings: Settings, waiting: Callable[[], None]) -> _Ended:
-    home, log = folder.parent / "home", folder / "log.txt"
+def _run(engine: Engine, folder: Path, settings: Settings) -> _Ended:
+    home = folder.parent / "home"
+    log = folder / "log.txt"
     group = f"comparison-{secrets.token_hex(4)}"
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "LABKIT_"))}
+    environment = lab_environment(home)
+    del environment["OMP_NUM_THREADS"]  # each launcher sets it in its own way
     path = [str(_PROGRAMS.parents[2]), *filter(None, [environment.get("PYTHONPATH")])]
-    environment |= {"LABKIT_HOME": str(home), "LABKIT_PANEL": "none", "PYTHONPATH": os.pathsep.join(path)}
-    environment |= {"LABKIT_PRELOAD": str(int(settings.preload))}
+    environment |= {"PYTHONPATH": os.pathsep.join(path), "LABKIT_PRELOAD": str(int(settings.preload))}
     command = [sys.executable, *engine.launcher, str(engine.path), str(folder)]
     supervision.use(settings.home, group, keep=2)
-    began, peak = time.time(), 0
+    began = time.time()
+    peak = 0
     try:
         process = supervision.start(settings.home, command, group=group, log=log, env=environment)
         while True:
             if wait_until(lambda: process.status() is not None, seconds=_LOOK_EVERY, check=int):
                 return _Ended(process.status(), began, time.time(), peak, log)
-            waiting()
-            running = [one.process for one in family.running(settings.home, group) + family.running(home)]
-            peak = max(peak, sum(map(process_info.memory, running)))
+            members = family.running(settings.home, group) + family.running(home)
+            peak = max(peak, sum(process_info.memory(member.process) for member in members))
             if time.time() - began > _TIMEOUT:
                 fact = f"it did not end within {_TIMEOUT} s; its last lines: {_last_lines(log, 4)}"
                 raise RunFailed(f"run {engine.script}", fact, f"read {log}")

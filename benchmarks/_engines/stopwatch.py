@@ -48,11 +48,11 @@ class Stopwatch:
         (folder / _TASK).write_text(json.dumps({"epochs": epochs, "kill_last_rank": kill_last_rank}))
 
     def part(self, rank: int) -> Path:
-        """The Parquet file with the rows that a `DistributedSampler` gives to `rank`, in its order."""
+        """Return the Parquet file with the rows that a `DistributedSampler` gives to `rank`, in its order."""
         return self.folder.parent / f"part-{rank}.parquet"
 
     def rows(self) -> Any:
-        """All rows as a `TensorDataset` of images (uint8 [n, 28, 28]) and labels."""
+        """Read all rows as a `TensorDataset` of images (uint8 [n, 28, 28]) and labels."""
         import torch
         from torch.utils.data import TensorDataset
 
@@ -68,14 +68,16 @@ class Stopwatch:
 
     def steps(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of one epoch, and time it."""
-        began, rows = time.perf_counter(), 0
+        began = time.perf_counter()
+        rows = 0
         for step, batch in enumerate(batches):
             if self._kill_last_rank and step == _DIES_AT and not self._epochs:
                 self._die()
             rows += len(batch["label"] if isinstance(batch, dict) else batch[1])
             yield batch
             if self._first_step is None:
-                self._first_step, self._first_wait = time.time(), time.perf_counter() - began
+                self._first_step = time.time()
+                self._first_wait = time.perf_counter() - began
         self._epochs.append((rows, time.perf_counter() - began))
         self._write(
             f"rank-{_rank()}-{os.getpid()}",

@@ -2,11 +2,11 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from course.classroom import grading, results, sharing
-from course.classroom.page import board
+from course.classroom import grading, page, results, sharing
 from labkit.errors import LabError
 
 
@@ -26,24 +26,29 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m course.classroom", description="What a class and its teacher use."
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    place: dict[str, Any] = {"help": "a folder, or the address of a bucket: https://host:9000/bucket"}
-    found = {}
-    for run in (_join, _leave, _show, _board, _results, _grade):
-        name = run.__name__.removeprefix("_")
-        found[name] = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
-        found[name].set_defaults(run=run)
-    commands.add_parser("share").set_defaults(run=sharing.share)  # labkit calls it
-    found["join"].add_argument("place", **place)
-    found["join"].add_argument("--as", dest="nickname", required=True, help="the name that the class sees")
-    found["board"].add_argument("place", **place)
-    found["board"].add_argument("--output", default="board.html", help="default: board.html")
-    found["board"].add_argument("--stuck", type=float, default=10, help="minutes in a section; default: 10")
-    found["board"].add_argument(
-        "--every", type=float, default=5, help="seconds between two pages; default: 5"
-    )
-    found["board"].add_argument("--once", action="store_true", help="write the page once, and end")
-    found["results"].add_argument("folder", type=Path, help="with NAME.json or NAME/exercises.json")
-    found["grade"].add_argument("folder", type=Path, help="of the course")
+    place = "a folder, or the address of a bucket: https://host:9000/bucket"
+
+    def add(run: Callable[..., None]) -> argparse.ArgumentParser:
+        command = commands.add_parser(
+            run.__name__.removeprefix("_"), help=run.__doc__, description=run.__doc__
+        )
+        command.set_defaults(run=run)
+        return command
+
+    join = add(_join)
+    join.add_argument("place", help=place)
+    join.add_argument("--as", dest="nickname", required=True, help="the name that the class sees")
+    add(_leave)
+    add(_show)
+    board = add(_board)
+    board.add_argument("place", help=place)
+    board.add_argument("--output", default="board.html", help="default: board.html")
+    board.add_argument("--stuck", type=float, default=10, help="minutes in a section; default: 10")
+    board.add_argument("--every", type=float, default=5, help="seconds between two pages; default: 5")
+    board.add_argument("--once", action="store_true", help="write the page once, and end")
+    add(_results).add_argument("folder", type=Path, help="with NAME.json or NAME/exercises.json")
+    add(_grade).add_argument("folder", type=Path, help="of the course")
+    commands.add_parser("share").set_defaults(run=sharing.share)  # a kernel starts it
     return parser
 
 
@@ -54,7 +59,10 @@ def _join(place: str, nickname: str) -> None:
 
 def _leave() -> None:
     """Share nothing any more, and delete what is shared."""
-    print("you have left the class, and your file is gone" if sharing.leave() else "you are in no class")
+    if sharing.leave():
+        print("you have left the class, and your file is gone")
+    else:
+        print("you are in no class")
 
 
 def _show() -> None:
@@ -63,8 +71,8 @@ def _show() -> None:
 
 
 def _board(place: str, output: str, **options: Any) -> None:
-    """Write a page about everybody in the class, and renew it."""
-    board(place, output, **options)
+    """Write a page about all learners of the class, and update it."""
+    page.board(place, output, **options)
 
 
 def _results(folder: Path) -> None:

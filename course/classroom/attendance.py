@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,9 @@ class _Attendance:
     def __init__(self, update: Update, notebooks: Path) -> None:
         self._update, self._notebooks = update, notebooks
         self._cells: deque[tuple[str, float]] = deque(maxlen=1000)  # (source, when it ended), to be counted
-        self._section, self._since, self._ended = "", 0.0, 0.0  # of the last cell that was counted
+        self._section = ""  # of the last cell that was counted
+        self._since = 0.0  # when that section began
+        self._ended = 0.0  # when that cell ended
         self._sharing: subprocess.Popen | None = None
         self._news = threading.Event()
         threading.Thread(target=self._work, name="labkit-class", daemon=True).start()
@@ -62,24 +64,26 @@ class _Attendance:
             self._news.clear()
             with contextlib.suppress(Exception):  # nothing of this may show up in a lesson
                 if (Settings.from_env().home / "class.json").exists():
-                    found = {"runs": _latest_runs(), "doctor": _doctors_topics()}
-                    self._update(functools.partial(self._add, found))
+                    self._update(partial(self._add, {"runs": _latest_runs(), "doctor": _doctors_topics()}))
                     self._share()
             time.sleep(_PAUSE)
 
-    def _add(self, found: dict[str, Any], content: dict[str, Any]) -> None:
-        """Add what was found, and the time since the cell before to the section of each cell."""
+    def _add(self, others: dict[str, Any], content: dict[str, Any]) -> None:
+        """Add the time since the cell before to the section of each cell; set the `others`."""
         minutes = content.setdefault("minutes", {})
         while self._cells:
             source, ended = self._cells.popleft()
-            before, self._ended = self._ended or ended, ended
+            before = self._ended or ended
+            self._ended = ended
             section = plan.read(self._notebooks).cells.get(source.strip()) or self._section
             if section != self._section:
-                self._section, self._since = section, before
+                self._section = section
+                self._since = before
             if section:
-                spent = minutes.get(section, {}).get("minutes", 0) + min(max(ended - before, 0), _IDLE) / 60
+                spent = minutes.get(section, {}).get("minutes", 0)
+                spent += min(max(ended - before, 0), _IDLE) / 60
                 minutes[section] = {"minutes": round(spent, 2), "from": self._since, "to": ended}
-        content.update(found)
+        content.update(others)
 
     def _share(self) -> None:
         """Start the process that shares the file. One that has failed would fail again."""
@@ -98,13 +102,15 @@ _attendance = cache(_Attendance)  # one for this kernel
 
 def _latest_runs() -> dict[str, dict[str, float]]:
     """Workers and rows/s of the latest finished run of each name that begins like a lesson ("03-")."""
-    records, found = Settings.from_env().home.glob("runs/[0-9][0-9]*-*/*/run_record.json"), {}
-    for path in sorted(records, key=lambda path: path.stat().st_mtime):
+    paths = Settings.from_env().home.glob("runs/[0-9][0-9]*-*/*/run_record.json")
+    runs = {}
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime):
         with contextlib.suppress(ValueError, AttributeError, KeyError, TypeError):  # damaged
             record = json.loads(path.read_text(encoding="utf-8"))
-            if record["state"] == "finished" and (rate := record["rows_per_second"]):
-                found[record["name"]] = {"workers": record.get("workers") or 1, "rows/s": round(rate, 1)}
-    return found
+            rate = record["rows_per_second"]
+            if record["state"] == "finished" and rate:
+                runs[record["name"]] = {"workers": record.get("workers") or 1, "rows/s": round(rate, 1)}
+    return runs
 
 
 @cache

@@ -50,13 +50,14 @@ def write(folder: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(nbformat.writes(assignment(nbformat.read(path, 4))) + "\n", encoding="utf-8")
         yield target
-    if not (config := folder / "nbgrader_config.py").exists():
+    config = folder / "nbgrader_config.py"
+    if not config.exists():
         config.write_text(CONFIG, encoding="utf-8")
         yield config
 
 
 def assignment(solved: "NotebookNode") -> "NotebookNode":
-    """A solved lesson with nbgrader's metadata. The build has seen to it that a check follows a solution."""
+    """Add nbgrader's metadata to a solved lesson, in which the build has put a check after each solution."""
     import nbformat
 
     cells: list[NotebookNode] = []
@@ -67,10 +68,10 @@ def assignment(solved: "NotebookNode") -> "NotebookNode":
             open_answer.source += f"\n### BEGIN SOLUTION\n{cell.source}\n### END SOLUTION"
             continue
         cells.append(cell)
-        found = _CHECK.search(cell.source) if cell.cell_type == "code" else None
-        if found and open_answer is not None:
-            open_answer.metadata["nbgrader"] = _metadata(f"{found[1]}-answer", solution=True)
-            cell.metadata["nbgrader"] = {**_metadata(found[1], grade=True), "points": 1}
+        call = _CHECK.search(cell.source) if cell.cell_type == "code" else None
+        if call and open_answer is not None:
+            open_answer.metadata["nbgrader"] = _metadata(f"{call[1]}-answer", solution=True)
+            cell.metadata["nbgrader"] = {**_metadata(call[1], grade=True), "points": 1}
             open_answer = None
     solved.cells = cells
     del solved.metadata["labkit"]  # it isn't what the build made any more
@@ -79,5 +80,11 @@ def assignment(solved: "NotebookNode") -> "NotebookNode":
 
 
 def _metadata(id: str, *, grade: bool = False, solution: bool = False) -> dict:
-    kind = {"grade": grade, "solution": solution, "locked": grade, "task": False}
-    return {"grade_id": id, **kind, "schema_version": 3}
+    return {
+        "grade_id": id,
+        "grade": grade,
+        "solution": solution,
+        "locked": grade,
+        "task": False,
+        "schema_version": 3,
+    }

@@ -1,4 +1,4 @@
-"""The board of a class: one HTML page about everybody who has joined, written again every few seconds.
+"""The board of a class: one HTML page about all who have joined, written again every few seconds.
 
     $ python -m course.classroom board /mnt/class
 
@@ -12,7 +12,7 @@ import hashlib
 import statistics
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,18 +29,19 @@ _RUNS = 40  # names of runs that are shown, those of most learners first
 def board(
     place: str, path: Path | str = "board.html", *, stuck: float = 10, every: float = 5, once: bool = False
 ) -> Path:
-    """Write the board of the class in `place` to `path`, and renew it until it is interrupted.
+    """Write the board of the class in `place` to `path`, and update it until it is interrupted.
 
     Args:
         stuck: minutes in the same section after which a learner is listed as stuck.
         every: seconds from one page to the next.
-        once: do not renew it.
+        once: do not update it.
 
     Raises:
         LabError: the place cannot be read, or the page cannot be written, at the first try. A later one is
             printed, and the board goes on.
     """
-    target, path = open_place(place), Path(path).absolute()
+    target = open_place(place)
+    path = Path(path).absolute()
     _write(target, path, stuck, every)
     print(f"open {path} in a browser" + ("" if once else "; Ctrl-C ends the board"), flush=True)
     with contextlib.suppress(KeyboardInterrupt):
@@ -65,16 +66,16 @@ def _write(target: Folder | Bucket, path: Path, stuck: float, every: float) -> N
 def _page(learners: list[Learner], refused: list[tuple[str, str]], stuck: float, every: float) -> str:
     from jinja2 import Environment, PackageLoader
 
-    late = [one for one in learners if stuck < one.there and one.seen < _AWAY]
+    late = [learner for learner in learners if stuck < learner.there and learner.seen < _AWAY]
     script = f"setTimeout(() => location.reload(), {1000 * every:.0f})"
     template = Environment(autoescape=True, loader=PackageLoader("course.classroom", "."), trim_blocks=True)
     return template.get_template("board.html.j2").render(
         learners=learners,
         refused=refused,
-        late=sorted(late, key=lambda one: -one.there),
-        broken=[one for one in learners if one.doctor],
+        late=sorted(late, key=lambda learner: -learner.there),
+        broken=[learner for learner in learners if learner.doctor],
         exercises=_exercises(learners),
-        solved=Counter(id for one in learners for id in set(one.solved)),
+        solved=Counter(id for learner in learners for id in set(learner.solved)),
         minutes=list(_minutes(learners)),
         figures=[
             ("Rows per second", list(_spread(learners, "rows/s", ",.0f"))),
@@ -89,25 +90,35 @@ def _page(learners: list[Learner], refused: list[tuple[str, str]], stuck: float,
 
 
 def _exercises(learners: list[Learner]) -> list[str]:
-    """The exercises of the lessons that anybody has begun."""
-    ids = (id for one in learners for id in (*one.solved, *one.hints, *one.minutes, *one.predictions))
-    begun = set(map(plan.lesson_of, ids))
+    """List the exercises of the lessons that any learner has begun."""
+    begun: set[str] = set()
+    for learner in learners:
+        ids = [*learner.solved, *learner.hints, *learner.minutes, *learner.predictions]
+        begun.update(map(plan.lesson_of, ids))
     return [id for id in plan.read().exercises if plan.lesson_of(id) in begun]
 
 
 def _minutes(learners: list[Learner]) -> Iterator[tuple[str, float, float, int]]:
-    """Yield section, median, longest and learners of each section that anybody was in."""
+    """Yield section, median, longest and learners of each section that any learner was in."""
     for section in plan.read().sections:
-        if found := [one.minutes[section] for one in learners if section in one.minutes]:
-            yield section, statistics.median(found), max(found), len(found)
+        minutes = [learner.minutes[section] for learner in learners if section in learner.minutes]
+        if minutes:
+            yield section, statistics.median(minutes), max(minutes), len(minutes)
 
 
-def _spread(learners: list[Learner], what: str, form: str) -> Iterator[dict]:
-    """A figure of the runs that most learners have: least, median, most, and each learner's on an axis."""
-    names = Counter(name for one in learners for name, figures in one.runs.items() if what in figures)
-    for name, count in sorted(names.most_common(_RUNS)):
-        found = [(one.runs[name][what], one.name) for one in learners if what in one.runs.get(name, {})]
-        values = [value for value, _ in found]
-        shown = [format(one, form) for one in (min(values), statistics.median(values), max(values))]
-        places = [(290 * value / (max(values) or 1), f"{who}: {value:{form}}") for value, who in found]
-        yield {"name": name, "learners": count, "shown": shown, "places": places}
+def _spread(learners: list[Learner], figure: str, form: str) -> Iterator[dict]:
+    """Yield a figure of the runs that most learners have: least, median, most, and each learner's place."""
+    by_run = defaultdict(list)  # (value, learner's name) by the run's name
+    for learner in learners:
+        for run, figures in learner.runs.items():
+            if figure in figures:
+                by_run[run].append((figures[figure], learner.name))
+    most_common = sorted(by_run, key=lambda run: -len(by_run[run]))[:_RUNS]
+    for run in sorted(most_common):
+        values = [value for value, _ in by_run[run]]
+        highest = max(values)
+        places = []
+        for value, name in by_run[run]:
+            places.append((290 * value / (highest or 1), f"{name}: {value:{form}}"))
+        shown = [format(value, form) for value in (min(values), statistics.median(values), highest)]
+        yield {"name": run, "learners": len(values), "shown": shown, "places": places}

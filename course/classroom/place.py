@@ -1,6 +1,6 @@
 """The place that a teacher names for a class: a shared folder, or a bucket of an object store.
 
-Everybody in the class may write to it, so nothing in it is trusted: links are not followed, and only the
+All learners of the class may write to it, so nothing in it is trusted: links are not followed, and only the
 first 64 kB of a file are read.
 """
 
@@ -19,8 +19,8 @@ LIMIT = 64 << 10  # bytes of a learner's file; one with all lessons done has abo
 NAME = re.compile(r"[0-9a-f]{16}\.json")  # of a learner's file; all others are ignored
 _MOST = 500  # files that are read
 
-# name, content or why there is none, when it was written (seconds since 1970)
-Found = tuple[str, bytes | str, float]
+# name, content or the reason why there is none, when it was written (seconds since 1970)
+File = tuple[str, bytes | str, float]
 
 
 class Folder:
@@ -38,7 +38,7 @@ class Folder:
     def delete(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
 
-    def read(self) -> Iterator[Found]:
+    def read(self) -> Iterator[File]:
         """Read at most 500 files."""
         for name in sorted(filter(NAME.fullmatch, os.listdir(self.path)))[:_MOST]:
             try:
@@ -67,24 +67,26 @@ class Bucket:
     def delete(self, name: str) -> None:
         self.files.rm_file(f"{self.path}/{name}")
 
-    def read(self) -> Iterator[Found]:
+    def read(self) -> Iterator[File]:
         """Read at most 500 objects."""
         try:
             listed = self.files.ls(self.path, detail=True, refresh=True)
         except FileNotFoundError:
             return  # the folder has no file yet
-        written = {one["name"].rpartition("/")[2]: one.get("LastModified") for one in listed}
+        written = {entry["name"].rpartition("/")[2]: entry.get("LastModified") for entry in listed}
         names = sorted(filter(NAME.fullmatch, written))[:_MOST]
         paths = [f"{self.path}/{name}" for name in names]
         bodies = self.files.cat_ranges(paths, 0, LIMIT + 1, on_error="return") if names else []
         for name, body in zip(names, bodies, strict=True):
-            if not isinstance(body, FileNotFoundError):  # its learner has left the class
-                content = f"{type(body).__name__}: {body}" if isinstance(body, Exception) else body
-                yield name, content, written[name].timestamp() if written[name] else time.time()
+            if isinstance(body, FileNotFoundError):
+                continue  # its learner has left the class
+            if isinstance(body, Exception):
+                body = f"{type(body).__name__}: {body}"
+            yield name, body, written[name].timestamp() if written[name] else time.time()
 
 
 def keys_file() -> Path:
-    """Where `classroom.join` keeps the keys of a class's bucket."""
+    """Return the file in which `classroom.join` keeps the keys of a class's bucket."""
     return Settings.from_env().home / "class-keys"
 
 
@@ -96,8 +98,9 @@ def open_place(place: str) -> Folder | Bucket:
     """
     if "://" not in place:
         return Folder(place)
-    if match := re.fullmatch(r"(https?://[^\s/?#@]+)/([^\s?#]*[^\s?#/])/?", place):
-        return Bucket(match[1], match[2])
+    url = re.fullmatch(r"(https?://[^\s/?#@]+)/([^\s?#]*[^\s?#/])/?", place)
+    if url:
+        return Bucket(endpoint=url[1], path=url[2])
     fact = "it is neither the path of a folder nor the address of a bucket (which has no keys in it)"
     fix = "name it like /mnt/class or https://host:9000/bucket/class"
     raise LabError("use the place of a class", fact, fix)
@@ -111,9 +114,9 @@ def explained(attempt: str, place: Folder | Bucket) -> Iterator[None]:
     except LabError:
         raise
     except Exception as error:
-        fact = f"{place.path}: {getattr(error, 'strerror', None) or f'{type(error).__name__}: {error}'}"
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         fix = "ask for the right folder, and for the right to write to it"
         if isinstance(place, Bucket):
             fix = "does the store run, does the bucket exist, and are LABKIT_S3_ACCESS_KEY and "
             fix += "LABKIT_S3_SECRET_KEY right?"
-        raise LabError(attempt, fact[:300], fix) from error
+        raise LabError(attempt, f"{place.path}: {reason}"[:300], fix) from error

@@ -33,16 +33,18 @@ def read(notebooks: Path = NOTEBOOKS) -> Plan:
     for path in sorted(notebooks.glob("[0-9][0-9]*_*.ipynb")):
         try:
             notebook = json.loads(path.read_text(encoding="utf-8"))
-            cells = [(one["cell_type"], "".join(one["source"]).strip()) for one in notebook["cells"]]
+            cells = [(cell["cell_type"], "".join(cell["source"]).strip()) for cell in notebook["cells"]]
         except (OSError, ValueError, TypeError, KeyError):
             continue  # no notebook
         number = path.name.partition("_")[0]
         section = f"{number} "
         for kind, text in cells:
             if kind == "code":
-                plan.cells[text] = section if plan.cells.get(text, section) == section else ""
+                is_new = plan.cells.get(text, section) == section
+                plan.cells[text] = section if is_new else ""
                 continue
-            if heading := re.match(r"##? (?:\d\d[bc]? · )?(.+)", text):
+            heading = re.match(r"##? (?:\d\d[bc]? · )?(.+)", text)
+            if heading:
                 section = f"{number} {heading[1]}"
                 plan.sections.append(section)
             plan.exercises.extend(re.findall(r"(?m)^### Exercise (\d\d[bc]?-\d+)\b", text))
@@ -50,5 +52,5 @@ def read(notebooks: Path = NOTEBOOKS) -> Plan:
 
 
 def lesson_of(id: str) -> str:
-    """The lesson of an exercise, a prediction, a run or a section: "03b" of "03b-2" or "03b Checkpoints"."""
+    """Return the lesson of an exercise, a prediction, a run or a section: "03b" for "03b-2"."""
     return re.split(r"[-\s]", id, maxsplit=1)[0]

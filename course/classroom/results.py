@@ -46,27 +46,32 @@ def _row(path: Path, ids: set[str]) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return {"learner": name, "problem": reason.partition("\n")[0][:120]}
-    known = solved.keys() & ids
+    counted = solved.keys() & ids
+    unknown = len(solved) - len(counted)
+    verdicts = [prediction.get("verdict") for prediction in predictions.values()]
     return {
         "learner": name,
-        **dict.fromkeys(known, 1),
-        "solved": len(known),
+        **dict.fromkeys(counted, 1),
+        "solved": len(counted),
         "predictions": len(predictions),
-        "right": sum(one.get("verdict") == "right" for one in predictions.values()),
-        "problem": f"unknown exercises: {len(solved) - len(known)}" if len(solved) > len(known) else "",
+        "right": verdicts.count("right"),
+        "problem": f"unknown exercises: {unknown}" if unknown else "",
     }
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is solved and what was predicted, by id."""
+    """Return what is solved and what was predicted, by id."""
     if path.is_symlink() or not path.is_file():
         raise ValueError("not a plain file")
-    if (size := path.stat().st_size) > _LARGEST:
+    size = path.stat().st_size
+    if size > _LARGEST:
         raise ValueError(f"{size:,} bytes, and at most {_LARGEST:,} are read")
     content = json.loads(path.read_text(encoding="utf-8"))
     try:
-        solved, predictions = dict(content.get("solved", {})), dict(content.get("predictions", {}))
-        if content["format"] == 1 and all(isinstance(one, dict) for one in predictions.values()):
+        solved = dict(content.get("solved", {}))
+        predictions = dict(content.get("predictions", {}))
+        are_dicts = all(isinstance(prediction, dict) for prediction in predictions.values())
+        if content["format"] == 1 and are_dicts:
             return solved, predictions
     except (AttributeError, TypeError, ValueError, KeyError):
         pass

@@ -66,7 +66,8 @@ def join(place: str, nickname: str) -> Shared:
         member["place"] = str(Path(place).expanduser().absolute())
     try:
         _write_keys(member["place"])
-        with explained("join the class", target := open_place(member["place"])):
+        target = open_place(member["place"])
+        with explained("join the class", target):
             target.write(member["file"], _content(member))
         atomic_write(_home() / "class.json", json.dumps(member), mode=0o600)
     except BaseException:
@@ -80,7 +81,8 @@ def leave() -> bool:
 
     A `LabError` says that the file cannot be deleted from the place. Even then nothing is shared any more.
     """
-    if not (member := _member()):
+    member = _member()
+    if member is None:
         return False
     target = open_place(member["place"])
     (_home() / "class.json").unlink()  # first of all, so that nothing is written once more
@@ -93,8 +95,9 @@ def leave() -> bool:
 
 
 def show() -> Shared:
-    """What is shared with the class, to the letter: the file of the next write."""
-    if not (member := _member()):
+    """Return exactly what is shared with the class: the content of the next write."""
+    member = _member()
+    if member is None:
         return Shared()
     problem = ""
     with contextlib.suppress(OSError):
@@ -109,8 +112,13 @@ def share() -> None:
     """
     from filelock import FileLock, Timeout
 
-    lock, shared, over = FileLock(_home() / ".class.lock"), 0, False
-    while (member := _member()) and not over:
+    lock = FileLock(_home() / ".class.lock")
+    shared = 0
+    over = False
+    while not over:
+        member = _member()
+        if member is None:
+            return
         over = bool(select.select([sys.stdin], [], [], _PAUSE)[0])
         with contextlib.suppress(Timeout):
             lock.acquire(timeout=0)
@@ -121,7 +129,8 @@ def _share_change(member: dict[str, str], shared: int) -> int:
     """Write the file if ``exercises.json`` has changed since the time `shared`; returns its present time."""
     problem = _home() / "class-problem"
     try:
-        if (changed := (_home() / "exercises.json").stat().st_mtime_ns) != shared:
+        changed = (_home() / "exercises.json").stat().st_mtime_ns
+        if changed != shared:
             target = open_place(member["place"])
             target.write(member["file"], _content(member))
             if _member() != member:  # the reader has left meanwhile, in another process
@@ -134,19 +143,21 @@ def _share_change(member: dict[str, str], shared: int) -> int:
 
 
 def _content(member: dict[str, str]) -> bytes:
-    """The file. Names of the reader's own, paths, code, guesses and error texts are not in it."""
+    """Return the file. Names of the reader's own, paths, code, guesses and error texts are not in it."""
     kept = _kept()
-    minutes, predictions = _entries(kept, "minutes", dict), _entries(kept, "predictions", dict)
+    minutes = _entries(kept, "minutes", dict)
+    predictions = _entries(kept, "predictions", dict)
     last = max(minutes, key=lambda section: minutes[section].get("to", 0), default="")
-    begin, end = (minutes[last].get(name, 0) for name in ("from", "to")) if last else (0, 0)
+    spent = minutes.get(last, {})
+    in_last = (spent.get("to", 0) - spent.get("from", 0)) / 60
     content = {
         "nickname": member["nickname"],
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "solved": sorted(_entries(kept, "solved", str)),
         "hints": _entries(kept, "hints", int),
-        "predictions": {id: one.get("verdict", "open") for id, one in predictions.items()},
-        "minutes": {section: one.get("minutes", 0) for section, one in minutes.items()},
-        "section": {"name": last, "minutes": round((end - begin) / 60, 1)},
+        "predictions": {id: entry.get("verdict", "open") for id, entry in predictions.items()},
+        "minutes": {section: entry.get("minutes", 0) for section, entry in minutes.items()},
+        "section": {"name": last, "minutes": round(in_last, 1)},
         "runs": _with_speed_up(_entries(kept, "runs", dict)),
         "doctor": kept.get("doctor", []),
     }
@@ -154,7 +165,7 @@ def _content(member: dict[str, str]) -> bytes:
 
 
 def _kept() -> dict[str, Any]:
-    """The content of ``exercises.json``; {} if there is none, or it is damaged."""
+    """Read ``exercises.json``; {} if there is none, or it is damaged."""
     with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):
         content = json.loads((_home() / "exercises.json").read_bytes())
         return content if isinstance(content, dict) else {}
@@ -163,21 +174,23 @@ def _kept() -> dict[str, Any]:
 
 def _entries(kept: dict[str, Any], section: str, kind: type) -> dict[str, Any]:
     entries = kept.get(section) or {}
-    return {name: one for name, one in entries.items() if isinstance(one, kind)}
+    return {name: entry for name, entry in entries.items() if isinstance(entry, kind)}
 
 
 def _with_speed_up(runs: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """The runs; where the same lesson has a run with one worker, with the speed-up over that one."""
+    """Add the speed-up over one worker, where the same lesson has a run with one."""
     alone = {lesson_of(name): run["rows/s"] for name, run in runs.items() if run["workers"] == 1}
-    found = {}
+    shared = {}
     for name, run in runs.items():
-        one = alone.get(lesson_of(name)) if run["workers"] > 1 else None
-        found[name[:_LONGEST]] = run | ({"speed-up": round(run["rows/s"] / one, 2)} if one else {})
-    return found
+        shared[name[:_LONGEST]] = dict(run)
+        baseline = alone.get(lesson_of(name))
+        if baseline and run["workers"] > 1:
+            shared[name[:_LONGEST]]["speed-up"] = round(run["rows/s"] / baseline, 2)
+    return shared
 
 
 def _member() -> dict[str, str] | None:
-    """Place, nickname and file name; None if the reader is in no class."""
+    """Return place, nickname and file name; None if the reader is in no class."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):  # damaged
         member = json.loads((_home() / "class.json").read_bytes())
         if NAME.fullmatch(member["file"]):

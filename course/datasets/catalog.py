@@ -91,10 +91,11 @@ def shipped(name: str) -> Path:
 
 
 def _whole(name: str, split: str, settings: Settings) -> Dataset:
-    """All rows of "digits" or "mnist"."""
+    """Read all rows of a split of "digits" or "mnist"."""
     if name == "mnist":
-        files = list(MNIST)[:2] if split == "train" else list(MNIST)[2:]
-        images, labels = (_idx(_fetch(file, settings)) for file in files)
+        images, labels = list(MNIST)[:2] if split == "train" else list(MNIST)[2:]
+        images = _idx(_fetch(images, settings))
+        labels = _idx(_fetch(labels, settings))
         return Dataset(images, labels.astype(np.int64), name, split, _CLASSES)
     expect_installed("load the digits", "pyarrow")
     whole = Dataset(*read_rows(str(shipped("digits.parquet"))), name, split, _CLASSES)
@@ -109,7 +110,8 @@ def _fetch(file: str, settings: Settings) -> Path:
     pooch.get_logger().setLevel("WARNING")
     # "identity": the server must not decompress the file on the way.
     http = pooch.HTTPDownloader(progressbar=True, timeout=_SILENCE, headers={"Accept-Encoding": "identity"})
-    folder, reasons = settings.home / "datasets" / "mnist", ""
+    folder = settings.home / "datasets" / "mnist"
+    reasons = ""
     for address in ADDRESSES:
         try:
             return Path(pooch.retrieve(f"{address}/{file}", MNIST[file], file, folder, downloader=http))

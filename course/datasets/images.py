@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.display.formatting import plural
 from labkit.errors import LabError
 from labkit.files import atomic_path
 
@@ -43,14 +44,18 @@ class Dataset:
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        images, labels = np.asarray(self.images), np.asarray(self.labels)
-        fact = f"the images are {images.dtype} {list(images.shape)}, "
-        fact += f"the labels are {labels.dtype} {list(labels.shape)}"
-        right = images is self.images and labels is self.labels and labels.shape == images.shape[:1]
-        if right and images.ndim == 3 and (images.dtype, labels.dtype) == (np.uint8, np.int64):
-            if not len(labels) or 0 <= labels.min() <= labels.max() < len(self.classes):
-                return
+        images = np.asarray(self.images)
+        labels = np.asarray(self.labels)
+        are_arrays = images is self.images and labels is self.labels
+        has_types = images.dtype == np.uint8 and labels.dtype == np.int64
+        has_shapes = images.ndim == 3 and labels.shape == images.shape[:1]
+        if not (are_arrays and has_types and has_shapes):
+            fact = f"the images are {images.dtype} {list(images.shape)}, "
+            fact += f"the labels are {labels.dtype} {list(labels.shape)}"
+        elif len(labels) and not 0 <= labels.min() <= labels.max() < len(self.classes):
             fact = f"labels go from {labels.min()} to {labels.max()}, with {len(self.classes)} classes"
+        else:
+            return
         fix = "pass images as a numpy array uint8 [n, height, width] and labels as int64 [n], from 0 on"
         raise LabError(f"use the data set {self.name}", fact, fix)
 
@@ -73,7 +78,7 @@ class Dataset:
 
     def __repr__(self) -> str:
         height, width = self.images.shape[1:]
-        size = f"{len(self):,} image{'s' * (len(self) != 1)} of {height}×{width}"
+        size = f"{plural(len(self), 'image')} of {height}×{width}"
         return f"<Dataset {self.name}, {self.split}: {size}, {len(self.classes)} classes>"
 
     def to_arrow(self) -> "pyarrow.Table":

@@ -34,9 +34,11 @@ class NotAttempted(Exception):  # noqa: N818
 
 
 def is_blank(answer: Any) -> bool:
-    """Whether it is ``...``, a function whose body is ``...``, or a list or dict with ``...`` in it."""
-    if isinstance(answer, (Mapping, list, tuple)):
-        return any(item is ... for item in (answer.values() if isinstance(answer, Mapping) else answer))
+    """Return whether it is ``...``, a function that does nothing, or a list or dict with ``...`` in it."""
+    if isinstance(answer, Mapping):
+        return any(value is ... for value in answer.values())
+    if isinstance(answer, (list, tuple)):
+        return any(item is ... for item in answer)
     code = getattr(answer, "__code__", None)
     if not inspect.iscode(code):
         return answer is ...
@@ -47,7 +49,8 @@ def require_no_dots(function: Any) -> None:
     """Raise NotAttempted if `function` is blank, or a ``...`` is still used somewhere in it."""
     if is_blank(function):
         raise NotAttempted
-    if line := _dots(function):
+    line = _dots(function)
+    if line:
         raise NotAttempted(f"line {line} still has a `...`")
     code = getattr(function, "__code__", None)
     if line is None and ... in getattr(code, "co_consts", ()):
@@ -64,10 +67,12 @@ def _dots(function: Any) -> int | None:
         return None
     nodes = [node for statement in body for node in ast.walk(statement)]
     indices = [node.slice for node in nodes if isinstance(node, ast.Subscript)]
-    meant = {id(one) for index in indices for one in getattr(index, "elts", ())}  # x[..., 0]
+    of_indices = {id(node) for index in indices for node in getattr(index, "elts", ())}  # x[..., 0]
     dots = [node for node in nodes if isinstance(node, ast.Constant) and node.value is ...]
-    numbers = [node.lineno for node in dots if id(node) not in meant]
-    return min(numbers, default=1 - first) + first - 1
+    dotted_lines = [node.lineno for node in dots if id(node) not in of_indices]
+    if not dotted_lines:
+        return 0
+    return min(dotted_lines) + first - 1
 
 
 def describe(value: Any) -> str:
@@ -81,13 +86,17 @@ def describe(value: Any) -> str:
         text = " ".join(repr(value).split())
     except Exception:  # a learner's object may do anything
         return kind
-    text = text if len(text) <= 60 else text[:59] + "…"
-    return text if isinstance(value, (int, float)) or value is None else f"{text} ({kind})"
+    if len(text) > 60:
+        text = text[:59] + "…"
+    if isinstance(value, (int, float)) or value is None:
+        return text
+    return f"{text} ({kind})"
 
 
 def _a(noun: str) -> str:
     noun = "array" if noun == "ndarray" else noun
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+    article = "an" if noun[:1].lower() in "aeiou" else "a"
+    return f"{article} {noun}"
 
 
 def number(answer: Any, what: str = "your answer") -> int | float:
@@ -127,9 +136,9 @@ def list_is(answer: Any, expected: Sequence[int], *, what: str, mistakes: Mappin
     """Require a list of numbers; `mistakes` has the remark for each likely wrong list, as a tuple."""
     if not isinstance(answer, Sequence) or isinstance(answer, str):
         raise Wrong(f"{what} is {describe(answer)}, and a list of numbers is expected")
-    found = tuple(number(one, f"one of {what}") for one in answer)
-    if found != tuple(expected):
-        raise Wrong(f"{what} is {describe(list(found))}: {mistakes.get(found, 'that is not it')}")
+    numbers = tuple(number(item, f"one of {what}") for item in answer)
+    if numbers != tuple(expected):
+        raise Wrong(f"{what} is {describe(list(numbers))}: {mistakes.get(numbers, 'that is not it')}")
 
 
 def array_of(
@@ -147,7 +156,7 @@ def array_of(
 
 
 def _as_array(answer: Any) -> "numpy.ndarray | None":
-    """None for what isn't one number or an array of numbers."""
+    """Return a number or an array of numbers as an array, and None for everything else."""
     import numpy
 
     try:
@@ -169,8 +178,9 @@ def result_of(function: Any, *args: Any, what: str = "your function") -> Any:
     try:
         result = function(*args)
     except (Exception, SystemExit) as error:
-        given = ", ".join(map(describe, args)) or "nothing"
-        raise Wrong(f"{what}, called with {given}, raised {type(error).__name__}: {error}") from error
+        arguments = ", ".join(map(describe, args)) or "nothing"
+        raised = f"{type(error).__name__}: {error}"
+        raise Wrong(f"{what}, called with {arguments}, raised {raised}") from error
     if is_blank(result):
         raise NotAttempted
     return result
@@ -178,8 +188,9 @@ def result_of(function: Any, *args: Any, what: str = "your function") -> Any:
 
 def returns(function: Any, args: Sequence[Any], expected: float, *, name: str, **remarks: Any) -> None:
     """Require that `function`, called with `args`, returns `expected`; remarks: see `close_to`."""
-    given = ", ".join(f"{arg:g}" if isinstance(arg, float) else str(arg) for arg in args)
-    close_to(result_of(function, *args, what=name), expected, what=f"{name}({given})", **remarks)
+    arguments = ", ".join(f"{arg:g}" if isinstance(arg, float) else str(arg) for arg in args)
+    result = result_of(function, *args, what=name)
+    close_to(result, expected, what=f"{name}({arguments})", **remarks)
 
 
 def expect_type(answer: Any, *names: str, what: str = "your answer") -> None:

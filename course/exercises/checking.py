@@ -38,7 +38,7 @@ _hints_given: dict[str, int] = {}  # of this kernel: a notebook that is run agai
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found, or a hint: true if `state`, one of `_MARKS` or "hint 1 of 3", is *solved*."""
+    """The outcome of a check, or a hint: true if `state`, one of `_MARKS` or "hint 1 of 3", is *solved*."""
 
     id: str
     state: str
@@ -53,7 +53,8 @@ class Verdict:
     def _repr_html_(self) -> str:
         kind, sign = _MARKS.get(self.state, ("now", ""))
         words = cards.mark(kind, f"{sign} {self.id} {self.state}".strip())
-        return Markup(cards.STYLE) + cards.part(Markup("<b>{}</b> · ").format(words), _html(self.message))
+        head = Markup("<b>{}</b> · ").format(words)
+        return Markup(cards.STYLE) + cards.part(head, _html(self.message))
 
 
 def _html(text: str) -> Markup:
@@ -68,57 +69,72 @@ def check(id: str, *answers: Any) -> Verdict:
     An answer of ``...`` or None is *not attempted*. Any other wrong answer is *not yet*, even if looking at
     it raises: a check gives a verdict and no traceback. A check that takes too long is stopped.
     """
-    exercise, strict = registry.find(id), Settings.from_env().check_strict
+    exercise = registry.find(id)
+    strict = Settings.from_env().check_strict
     verdict = _judge(exercise, answers, exercise.seconds * max(1, strict))
-    (_solved.add if verdict else _solved.discard)(id)
+    if verdict:
+        _solved.add(id)
+    else:
+        _solved.discard(id)
     if strict and not verdict:
-        fact, fix = f"{verdict.state}: {verdict.message}", f'hint("{id}"), or unset LABKIT_CHECK'
+        fact = f"{verdict.state}: {verdict.message}"
+        fix = f'hint("{id}"), or unset LABKIT_CHECK'
         raise LabError(f"count exercise {id} ({exercise.title}) as solved", fact, fix)
     registry.attend()
     if not verdict:
         return verdict
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    problem = kept.keep("solved", id, now, merge=lambda new, first: first)
+    problem = kept.keep("solved", id, now, merge=lambda now, first: first)
     return Verdict(id, verdict.state, verdict.message + problem)
 
 
 def solved(id: str) -> bool:
-    """Whether the last `check` of the exercise, in this kernel, found it solved."""
+    """Return whether the last `check` of the exercise, in this kernel, called it solved."""
     return id in _solved
 
 
 def hint(id: str) -> Verdict:
     """Return the next hint of the exercise `id`: the first, the second, the third, then the first again."""
     exercise = registry.find(id)
-    tier = _hints_given[id] = _hints_given.get(id, 0) % 3 + 1
+    tier = _hints_given.get(id, 0) % 3 + 1
+    _hints_given[id] = tier
     kept.keep("hints", id, tier, merge=max)
     registry.attend()
-    last = "this is the last one; the solution is in `notebooks/solutions`, or with your teacher"
-    more = f'more: `hint("{id}")` again' if tier < 3 else last
+    if tier < 3:
+        more = f'more: `hint("{id}")` again'
+    else:
+        more = "this is the last one; the solution is in `notebooks/solutions`, or with your teacher"
     return Verdict(id, f"hint {tier} of 3", f"{exercise.hints[tier - 1]} ({more})")
 
 
 def _judge(exercise: Exercise, answers: tuple, seconds: float) -> Verdict:
-    what = f"{exercise.id} · running your answer, at most {exercise.seconds:g} s"
+    running = f"{exercise.id} · running your answer, at most {exercise.seconds:g} s"
     try:
-        blank = [answer for answer in answers if is_blank(answer) or answer is None]
-        if 0 < len(blank) < len(answers) and callable(blank[0]):
-            raise NotAttempted(f"{describe(blank[0])} does nothing yet")
-        if blank or not answers:
-            raise NotAttempted
-        with Waiting(what), folders_removed(), limited(seconds, exercise.stuck):
+        _require_answers(answers)
+        with Waiting(running), folders_removed(), limited(seconds, exercise.stuck):
             exercise.check(*answers)
     except NotAttempted as error:
-        state, message = "not attempted", str(error) or "put your answer where the `...` is"
+        state = "not attempted"
+        message = str(error) or "put your answer where the `...` is"
     except Wrong as error:
-        state, message = "not yet", short(str(error), 300).rstrip(".")
+        state = "not yet"
+        message = short(str(error), 300).rstrip(".")
     except (Exception, SystemExit) as error:
-        raised = f"looking at it raised {type(error).__name__}: {short(str(error), 300).rstrip('.')}"
-        state, message = "not yet", f"your answer is {', '.join(map(describe, answers))}, and {raised}"
+        state = "not yet"
+        message = f"your answer is {', '.join(map(describe, answers))}, and looking at it raised "
+        message += f"{type(error).__name__}: {short(str(error), 300).rstrip('.')}"
     else:
         return Verdict(exercise.id, "solved", exercise.title)
     end = "" if message.endswith("?") else "."
     return Verdict(exercise.id, state, f'{message}{end} `hint("{exercise.id}")` helps')
+
+
+def _require_answers(answers: tuple) -> None:
+    blank = [answer for answer in answers if answer is None or is_blank(answer)]
+    if blank and len(blank) < len(answers) and callable(blank[0]):
+        raise NotAttempted(f"{describe(blank[0])} does nothing yet")
+    if blank or not answers:
+        raise NotAttempted
 
 
 # -- predictions ------------------------------------------------------------------------------------
@@ -135,8 +151,11 @@ def predict(id: str, guess: Any = ..., *, choices: Sequence[str] = ()) -> None:
         if not (choices and _show_buttons(id, choices)):
             print(f"{id} · {asked}, in place of `...`; or go on without")
         return
-    number = isinstance(guess, (int, float)) and not isinstance(guess, bool) and math.isfinite(guess)
-    if not (guess in choices if choices else number):
+    if choices:
+        fits = guess in choices
+    else:
+        fits = isinstance(guess, (int, float)) and not isinstance(guess, bool) and math.isfinite(guess)
+    if not fits:
         raise LabError(f"keep the prediction {id}", f"it is {str(guess)[:40]!r}", f"predict {asked}")
     print(f"{id} · you say {shown(guess)}{_keep(id, guess)}")
 
@@ -156,35 +175,44 @@ def reveal(id: str, answer: Any) -> None:
 
 def predictions(lesson: str = "") -> cards.Table:
     """List what you predicted in a lesson ("03") or in all, what it was, and how many were right."""
-    mine = [(id, one) for id, one in _predicted(lesson) if "answer" in one]
-    rows = [(id, shown(one["guess"]), shown(one["answer"]), one["verdict"]) for id, one in mine]
-    verdicts = [row[-1] for row in rows]
-    line = f"{verdicts.count('right')} of {len(rows)} right, {verdicts.count('close')} close"
-    return cards.Table(("", "you said", "it was", ""), rows, line if rows else "nothing was predicted here")
+    rows = []
+    verdicts = []
+    for id, entry in _predicted(lesson):
+        if "answer" in entry:
+            rows.append((id, shown(entry["guess"]), shown(entry["answer"]), entry["verdict"]))
+            verdicts.append(entry["verdict"])
+    line = "nothing was predicted here"
+    if rows:
+        line = f"{verdicts.count('right')} of {len(rows)} right, {verdicts.count('close')} close"
+    return cards.Table(("", "you said", "it was", ""), rows, line)
 
 
 def progress_table() -> cards.Table:
     """List all lessons, their exercises, which of them are solved, and how many predictions were right."""
-    lessons, solved, rows = registry.lessons(), kept.load("solved"), []
+    lessons = registry.lessons()
+    times_solved = kept.load("solved")
     count = max(len(lesson.exercises) for lesson in lessons)
+    rows = []
     for lesson in lessons:
-        done = [one.id in solved for one in lesson.exercises]
-        cells = ["✓ solved" if one else "open" for one in done] + ["–"] * (count - len(done))
-        # One without a verdict was not revealed yet.
-        found = [one["verdict"] for _, one in _predicted(lesson.number) if "verdict" in one]
-        guessed = f"{found.count('right')} of {len(found)}" if found else "–"
-        rows.append((f"{lesson.number} {lesson.title}", *cells, f"{sum(done)} of {len(done)}", guessed))
+        is_solved = [exercise.id in times_solved for exercise in lesson.exercises]
+        cells = ["✓ solved" if solved else "open" for solved in is_solved]
+        cells += ["–"] * (count - len(cells))
+        cells.append(f"{sum(is_solved)} of {len(is_solved)}")
+        # A prediction without a verdict was not revealed yet.
+        verdicts = [entry["verdict"] for _, entry in _predicted(lesson.number) if "verdict" in entry]
+        cells.append(f"{verdicts.count('right')} of {len(verdicts)}" if verdicts else "–")
+        rows.append((f"{lesson.number} {lesson.title}", *cells))
     return cards.Table(("lesson", *map(str, range(1, count + 1)), "solved", "predicted"), rows)
 
 
 def _predicted(lesson: str) -> list[tuple[str, dict[str, Any]]]:
-    found = sorted(kept.load("predictions").items())
-    return [(id, one) for id, one in found if lesson in ("", id.partition("-")[0])]
+    entries = sorted(kept.load("predictions").items())
+    return [(id, entry) for id, entry in entries if lesson in ("", id.partition("-")[0])]
 
 
-def _keep(id: str, guess: Any, **found: Any) -> str:
+def _keep(id: str, guess: Any, **outcome: Any) -> str:
     registry.attend()
-    return kept.keep("predictions", id, {"guess": guess, **found})
+    return kept.keep("predictions", id, {"guess": guess, **outcome})
 
 
 def _verdict(guess: Any, answer: Any) -> str:
@@ -194,7 +222,8 @@ def _verdict(guess: Any, answer: Any) -> str:
         return "right" if guess == answer else "wrong"
     if math.isclose(guess, answer, rel_tol=_RIGHT):
         return "right"
-    return "close" if guess * answer > 0 and 1 / _CLOSE <= guess / answer <= _CLOSE else "off"
+    has_same_sign = guess * answer > 0
+    return "close" if has_same_sign and 1 / _CLOSE <= guess / answer <= _CLOSE else "off"
 
 
 def _show_buttons(id: str, choices: Sequence[str]) -> bool:
@@ -206,8 +235,8 @@ def _show_buttons(id: str, choices: Sequence[str]) -> bool:
     from IPython.display import display
 
     guess = kept.load("predictions").get(id, {}).get("guess")
-    value, style = guess if guess in choices else None, {"button_width": "auto"}
-    buttons = ipywidgets.ToggleButtons(options=choices, value=value, style=style)
+    value = guess if guess in choices else None
+    buttons = ipywidgets.ToggleButtons(options=choices, value=value, style={"button_width": "auto"})
     buttons.observe(lambda change: _keep(id, change.new), names="value")
     display(buttons)
     return True
@@ -215,5 +244,5 @@ def _show_buttons(id: str, choices: Sequence[str]) -> bool:
 
 def _require_id(id: str) -> None:
     if not isinstance(id, str) or not re.fullmatch(r"\d\d[bc]?-[a-z]", id):
-        fact, fix = f"its id is {str(id)[:40]!r}", 'use the id of the lesson\'s cell, such as "03-a"'
-        raise LabError("find the prediction", fact, fix)
+        fix = 'use the id of the lesson\'s cell, such as "03-a"'
+        raise LabError("find the prediction", f"its id is {str(id)[:40]!r}", fix)

@@ -72,12 +72,12 @@ def _path() -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The content of the file, without entries of a wrong type; a ValueError says that it is damaged."""
+    """Read the file, without entries of a wrong type. A ValueError means that it is damaged."""
     try:
         content = json_object(path.read_bytes(), dict.fromkeys(_ENTRIES, dict))
     except FileNotFoundError:
         return {}
     for section in _ENTRIES.keys() & content:
         entries = content[section].items()
-        content[section] = {id: one for id, one in entries if isinstance(one, _ENTRIES[section])}
+        content[section] = {id: entry for id, entry in entries if isinstance(entry, _ENTRIES[section])}
     return content

@@ -32,7 +32,7 @@ _LIMIT = 10.0  # seconds of a check that names no others
 
 @dataclass(frozen=True)
 class Exercise:
-    """What `Lesson.exercise` was given."""
+    """One exercise, with the arguments of `Lesson.exercise`."""
 
     id: str
     title: str
@@ -71,7 +71,7 @@ class Lesson:
 
 @cache  # the checks stay the same in a notebook that changes its working folder
 def root() -> Path:
-    """The folder with ``lessons/checks``: the checkout, or the one around this kernel's ``notebooks``."""
+    """Return the folder with ``lessons/checks``: the checkout, or the one around this kernel's notebooks."""
     here = Path.cwd()
     around = [folder.parent for folder in (here, *here.parents) if folder.name == "notebooks"]
     for folder in (CHECKOUT, here, *around):
@@ -85,13 +85,13 @@ def root() -> Path:
 
 
 def lessons() -> tuple[Lesson, ...]:
-    """All lessons that have exercises, by number."""
+    """Return all lessons that have exercises, by number."""
     paths = sorted((root() / "lessons" / "checks").glob("lesson_[0-9]*.py"))
     return tuple(_load(path).LESSON for path in paths)
 
 
 def load(number: str) -> ModuleType:
-    """The module with the checks of a lesson, such as "03"."""
+    """Import the module with the checks of a lesson, such as "03"."""
     return _load(root() / "lessons" / "checks" / f"lesson_{number}.py")
 
 
@@ -107,13 +107,13 @@ def _load(path: Path) -> ModuleType:
 
 
 def find(id: str) -> Exercise:
-    """The exercise `id`; if there is none, a `LabError` names similar ones."""
-    known = {exercise.id: exercise for lesson in lessons() for exercise in lesson.exercises}
+    """Return the exercise `id`. If there is none, a `LabError` names similar ones."""
+    exercises = {exercise.id: exercise for lesson in lessons() for exercise in lesson.exercises}
     text = str(id)[:40]
-    if text in known:
-        return known[text]
-    near = difflib.get_close_matches(text, known, n=3, cutoff=0.5) or sorted(known)[:3]
-    fact = f"no lesson has it; there are {', '.join(map(repr, near))}"
+    if text in exercises:
+        return exercises[text]
+    similar = difflib.get_close_matches(text, exercises, n=3, cutoff=0.5) or sorted(exercises)[:3]
+    fact = f"no lesson has it; there are {', '.join(map(repr, similar))}"
     raise LabError(f"find the exercise {text!r}", fact, "use the id in the exercise's heading")
 
 

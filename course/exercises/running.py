@@ -1,7 +1,7 @@
 """A learner's code, run on an engine by a check: with a limit of seconds, in this process or on the cluster.
 
     result, reports = run_loop(train_loop, {"epochs": 2})     # in this process
-    found = returned(train_loop, {"epochs": 2})               # on two workers of the cluster
+    value = returned(train_loop, {"epochs": 2})               # on two workers of the cluster
 
 Whatever the learner's code raises becomes `Wrong`, and a ``...`` that is still in it `NotAttempted`.
 """
@@ -59,7 +59,7 @@ def limited(seconds: float, stuck: str = "") -> Iterator[None]:
 
 
 def folder_of_check() -> tempfile.TemporaryDirectory:
-    """A temporary folder in the lab's home: on a cluster of several machines all of them see that one."""
+    """Make a temporary folder in the lab's home, which all machines of a cluster see."""
     home = Settings.from_env().make_home()
     return tempfile.TemporaryDirectory(prefix="check-", dir=home, ignore_cleanup_errors=True)
 
@@ -105,7 +105,6 @@ def run_loop(
         from ray.train.torch import TorchTrainer
 
         trainer = TorchTrainer
-
     expect_function(train_loop, name)
     _folders.append(folder_of_check())
     folder = Path(_folders[-1].name)
@@ -132,7 +131,7 @@ def returned(train_loop: Callable[[dict], Any], config: dict[str, Any] | None = 
 
 
 def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple[Any, list]:
-    """Ray's result, and the reports. Their checkpoints are copied: a loop often reports a temporary one."""
+    """Return Ray's result, and the reports, with copied checkpoints: a loop often reports a temporary one."""
     import ray.train
 
     from labkit.worker.hooks import reports_to
@@ -176,25 +175,29 @@ def learners_errors(name: str, remarks: Mapping[str, str] | None = None) -> Iter
     except (NotAttempted, Wrong):
         raise
     except Exception as error:
-        said = f": {error.fact}. Fix: {error.fix}" if isinstance(error, LabError) else _raised(error)
-        if "ellipsis" in said.lower():
+        text = f": {error.fact}. Fix: {error.fix}" if isinstance(error, LabError) else _raised(error)
+        if "ellipsis" in text.lower():
             raise NotAttempted from None
-        likely = [remark for sign, remark in (remarks or {}).items() if sign in said]
-        raise Wrong(next(iter(likely), name + said)) from None
+        for part, remark in (remarks or {}).items():
+            if part in text:
+                raise Wrong(remark) from None
+        raise Wrong(name + text) from None
 
 
 def _raised(error: BaseException) -> str:
     """The learner's own exception, in one line, out of those of Ray Train and Ray Data."""
-    if failures := getattr(error, "worker_failures", None):
+    failures = getattr(error, "worker_failures", None)
+    if failures:
         return _raised(next(iter(failures.values())))
-    inside, found, advice = str(error).rpartition("The above exception was the direct cause")
-    if found and "UserCodeException" in advice:  # Ray Data's text is a traceback, followed by advice
+    inside, _, advice = str(error).rpartition("The above exception was the direct cause")
+    if inside and "UserCodeException" in advice:  # Ray Data's text is a traceback, followed by advice
         return f" raised {last_line(inside)}"
-    if isinstance(cause := getattr(error, "cause", None), Exception):  # of a task
+    cause = getattr(error, "cause", None)  # of a task
+    if isinstance(cause, Exception):
         return _raised(cause)
     return f" raised {type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def last_line(said: object) -> str:
-    """The last line of a text: of a traceback, that is what was raised."""
-    return (str(said).strip().splitlines() or [""])[-1]
+def last_line(text: object) -> str:
+    """Return the last line of a text: of a traceback, that is what was raised."""
+    return str(text).strip().rpartition("\n")[2]

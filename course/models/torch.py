@@ -44,8 +44,9 @@ def cnn(*, seed: int | None = None) -> nn.Sequential:
 
 @torch.no_grad()
 def seeded(model: nn.Module, seed: int) -> nn.Module:
-    """`model`, with weights and biases uniform in ±1/sqrt(inputs of the layer), as torch draws them."""
-    draws, bound = np.random.default_rng((seed, _STREAM)), 0.0
+    """Draw weights and biases uniformly in ±1/sqrt(inputs of the layer), as torch does; return the model."""
+    draws = np.random.default_rng((seed, _STREAM))
+    bound = 0.0
     for parameter in model.parameters():
         if parameter.dim() > 1:  # else it is the bias of the weights before it
             bound = 1 / math.sqrt(parameter[0].numel())
@@ -58,10 +59,17 @@ def parameter_distance(a: nn.Module | Mapping, b: nn.Module | Mapping) -> float:
 
     `a` and `b` are models or their ``state_dict()``. Other names or shapes are a `LabError`.
     """
-    first, second = (one if isinstance(one, Mapping) else one.state_dict() for one in (a, b))
-    shapes = [{name: tuple(weight.shape) for name, weight in one.items()} for one in (first, second)]
-    if shapes[0] != shapes[1]:
-        fact = f"the shapes of their weights are {shapes[0]} and {shapes[1]}"
+    first = a if isinstance(a, Mapping) else a.state_dict()
+    second = b if isinstance(b, Mapping) else b.state_dict()
+    if _shapes(first) != _shapes(second):
+        fact = f"the shapes of their weights are {_shapes(first)} and {_shapes(second)}"
         raise LabError("compare two models", fact, "compare models that were built by the same call")
-    each = [(first[name].cpu().double() - second[name].cpu().double()).abs().max() for name in first]
-    return torch.stack(each).max().item()
+    distances = []
+    for name, weight in first.items():
+        difference = weight.cpu().double() - second[name].cpu().double()
+        distances.append(difference.abs().max())
+    return torch.stack(distances).max().item()
+
+
+def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(weight.shape) for name, weight in weights.items()}

@@ -1,6 +1,8 @@
 """A simulation as lanes: one for each rank, with what it computes, sends and holds over simulated time."""
 
 import itertools
+import math
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -21,7 +23,7 @@ _MOST_ARROWS = 120  # more than that hide what is below
 
 
 def drawing(run: "Simulated") -> Markup:
-    """The lanes of a simulation, as SVG."""
+    """Draw the lanes of a simulation as SVG."""
     axis = svg.Axis(0.0, run.time or 1.0, _LEFT, _WIDTH - _RIGHT)
     height = _TOP + _LANE * len(run.results)
     letters = dict.fromkeys(event.op.label[:1] for event in run.events if event.kind == "compute")
@@ -44,21 +46,26 @@ def _grid(axis: svg.Axis, height: float) -> list[Markup]:
 
 
 def _lane(run: "Simulated", rank: int, axis: svg.Axis, top: float, colours: dict[str, str]) -> list[Markup]:
-    """What a rank computes, when it doesn't (bubbles), what it sends (arrows show to whom) and holds."""
-    parts, free = [svg.text(0, top + 14, f"rank {rank}")], 0.0  # free: since when it doesn't compute
-    for event in sorted((one for one in run.events if one.rank == rank), key=lambda one: one.begin):
-        left, width = axis(event.begin), max(axis(event.end) - axis(event.begin) - 1, 1)
-        when, label = f"{event.begin:.2f} to {event.end:.2f}", event.op.label
+    """Draw what a rank computes, its bubbles, what it sends (arrows show to whom) and what it holds."""
+    parts = [svg.text(0, top + 14, f"rank {rank}")]
+    idle_since = 0.0
+    events = [event for event in run.events if event.rank == rank]
+    for event in sorted(events, key=lambda event: event.begin):
+        left = axis(event.begin)
+        width = max(axis(event.end) - left - 1, 1)
+        time = f"{event.begin:.2f} to {event.end:.2f}"
+        label = event.op.label
         if event.kind == "compute":
-            parts += _bubble(free, event.begin, axis, top)
-            title, free = f"{label or 'compute'}: {when}", event.end
+            parts += _bubble(idle_since, event.begin, axis, top)
+            idle_since = event.end
+            title = f"{label or 'compute'}: {time}"
             parts.append(svg.bar(left, top, width, _BAR, colours[label[:1]], title, opacity=0.85))
             if len(label) * _LETTER + 2 <= width:
                 parts.append(svg.text(left + width / 2, top + 14, label, "middle", on_bar=True))
         elif event.kind != "recv":
-            title = f"{event.kind} of {event.mb:.3g} MB: {when}"
+            title = f"{event.kind} of {event.mb:.3g} MB: {time}"
             parts.append(svg.bar(left, top + _BAR + 1, width, _LINK - 1, _WAIT, title))
-    parts += _bubble(free, run.time, axis, top)
+    parts += _bubble(idle_since, run.time, axis, top)
     return parts + _memory(run, rank, axis, top + _LANE - _GAP)
 
 
@@ -80,52 +87,76 @@ def _shaded(left: float, right: float, top: float, height: float, title: str) ->
 
 def _memory(run: "Simulated", rank: int, axis: svg.Axis, bottom: float) -> list[Markup]:
     """A step line of the megabytes that a rank holds; all ranks have one scale."""
-    most, points, y = max(run.memory) or 1.0, [], bottom
+    scale = (_MEMORY - 2) / (max(run.memory) or 1.0)
+    points = []
+    y = bottom
     for now, mb in run.held[rank]:
         points.append((axis(now), y))
-        y = bottom - (_MEMORY - 2) * mb / most
+        y = bottom - scale * mb
         points.append((axis(now), y))
     points.append((axis(run.time), y))
     base = svg.line([(axis(0), bottom), (axis(run.time), bottom)], width=1, opacity=0.2)
-    words = svg.text(axis(run.time) + 4, bottom, f"{run.memory[rank]:.3g} MB")
-    return [base, svg.line(points, width=1.2, opacity=0.65), words]
+    most = svg.text(axis(run.time) + 4, bottom, f"{run.memory[rank]:.3g} MB")
+    return [base, svg.line(points, width=1.2, opacity=0.65), most]
 
 
 def _arrows(events: list["Event"], axis: svg.Axis) -> list[Markup]:
-    """From a sender's lane to its receiver's."""
+    """Draw an arrow from each sender's lane to its receiver's."""
     sends = [event for event in events if event.kind == "send"]
+    if len(sends) > _MOST_ARROWS:
+        return []
     parts = []
-    for event in sends if len(sends) <= _MOST_ARROWS else ():
-        up = event.op.peer < event.rank
-        begin = (axis(event.begin), _TOP + _LANE * event.rank + (0 if up else _BAR + _LINK))
-        end = (axis(event.end), _TOP + _LANE * event.op.peer + (_BAR + _LINK if up else 0))
-        length = ((end[0] - begin[0]) ** 2 + (end[1] - begin[1]) ** 2) ** 0.5 or 1.0
-        x, y = ((end[i] - begin[i]) / length for i in (0, 1))
-        wings = [(end[0] - 6 * x - 3 * s * y, end[1] - 6 * y + 3 * s * x) for s in (1, -1)]
-        parts += [svg.line(sorted([point, end]), _WAIT, width=1.4) for point in (begin, *wings)]
+    for event in sends:
+        begin_y = _TOP + _LANE * event.rank
+        end_y = _TOP + _LANE * event.op.peer
+        if event.op.peer < event.rank:  # upwards
+            end_y += _BAR + _LINK
+        else:
+            begin_y += _BAR + _LINK
+        parts += _arrow(axis(event.begin), begin_y, axis(event.end), end_y)
     return parts
 
 
+def _arrow(begin_x: float, begin_y: float, end_x: float, end_y: float) -> list[Markup]:
+    length = math.hypot(end_x - begin_x, end_y - begin_y) or 1.0
+    x = (end_x - begin_x) / length
+    y = (end_y - begin_y) / length
+    end = (end_x, end_y)
+    tails = [(begin_x, begin_y)]
+    for side in (3, -3):
+        tails.append((end_x - 6 * x - side * y, end_y - 6 * y + side * x))
+    # A line to the left would have a gap: `svg.line` begins a new one there.
+    return [svg.line(sorted([tail, end]), _WAIT, width=1.4) for tail in tails]
+
+
 def _collectives(events: list["Event"], axis: svg.Axis) -> list[Markup]:
-    """A line through the lanes of each collective, when it ends."""
-    together: dict[tuple[str, float, float], list[int]] = {}
-    for event in (one for one in events if one.kind in COLLECTIVES):
-        together.setdefault((event.kind, event.begin, event.end), []).append(event.rank)
+    """Draw a line through the lanes of each collective, where it ends."""
+    ranks_of = defaultdict(list)
+    for event in events:
+        if event.kind in COLLECTIVES:
+            ranks_of[event.kind, event.begin, event.end].append(event.rank)
+    if len(ranks_of) > _MOST_ARROWS:
+        return []
     parts = []
-    for (_, _, at), ranks in together.items() if len(together) <= _MOST_ARROWS else ():
-        low, high = (_TOP + _LANE * one + _BAR + _LINK / 2 for one in (min(ranks), max(ranks)))
-        parts.append(svg.line([(axis(at) - 1, low), (axis(at) - 1, high)], _WAIT, width=1.5, dash="3 2"))
+    for (_, _, end), ranks in ranks_of.items():
+        x = axis(end) - 1
+        points = [(x, _TOP + _LANE * rank + _BAR + _LINK / 2) for rank in (min(ranks), max(ranks))]
+        parts.append(svg.line(points, _WAIT, width=1.5, dash="3 2"))
     return parts
 
 
 def _legend(y: float) -> list[Markup]:
-    left = [_LEFT, _LEFT + 92, _LEFT + 224, _LEFT + 300]
-    words = ("computes", "doesn't (bubble)", "sends", "holds, and the most of it")
-    step = [(left[3], y - 1), (left[3] + 10, y - 1), (left[3] + 10, y - 7), (left[3] + 22, y - 7)]
+    computes = _LEFT
+    bubble = _LEFT + 92
+    sends = _LEFT + 224
+    holds = _LEFT + 300
     return [
-        svg.bar(left[0], y - 9, 22, 10, svg.MAIN, "computing", opacity=0.85),
-        _shaded(left[1], left[1] + 24, y - 9, 10, "bubble"),
-        svg.bar(left[2], y - 7, 22, 5, _WAIT, "messages"),
-        svg.line(step),
-        *(svg.text(x + 27, y, word) for x, word in zip(left, words, strict=True)),
+        svg.bar(computes, y - 9, 22, 10, svg.MAIN, "computing", opacity=0.85),
+        svg.text(computes + 27, y, "computes"),
+        _shaded(bubble, bubble + 24, y - 9, 10, "bubble"),
+        svg.text(bubble + 27, y, "doesn't (bubble)"),
+        svg.bar(sends, y - 7, 22, 5, _WAIT, "messages"),
+        svg.text(sends + 27, y, "sends"),
+        svg.line([(holds, y - 1), (holds + 10, y - 1), (holds + 10, y - 7), (holds + 22, y - 7)]),
+        svg.text(holds + 27, y, "holds, and the most of it"),
     ]

@@ -12,7 +12,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 @dataclass(eq=False, repr=False)
 class Op:
-    """What a rank yields. The functions below make one."""
+    """An operation that a rank yields. The functions below make one."""
 
     kind: str
     array: Any = None
@@ -24,15 +24,19 @@ class Op:
     yielded: bool = False  # set by the simulation: what is still False may lack its `yield`
 
     def __str__(self) -> str:
-        """What the rank does, as a clause: "sends to rank 1", "calls all_reduce"."""
+        """Describe what the rank does, as a clause: "sends to rank 1", "calls all_reduce"."""
         op = self.inner if self.kind == "start" else self
         return MESSAGES.get(op.kind, f"calls {op.kind}").format(op.peer)
 
     def __repr__(self) -> str:
-        """As it was written, without arrays: "start(send(1, …))"."""
-        inside = {"compute": f"{self.units:g}", "send": f"{self.peer}, …", "recv": f"{self.peer}"}
-        inside |= {"start": repr(self.inner)}
-        return f"{self.kind}({inside.get(self.kind, '…')})"
+        """Return it as it was written, without arrays: "start(send(1, …))"."""
+        arguments = {
+            "compute": f"{self.units:g}",
+            "send": f"{self.peer}, …",
+            "recv": f"{self.peer}",
+            "start": repr(self.inner),
+        }
+        return f"{self.kind}({arguments.get(self.kind, '…')})"
 
 
 def compute(units: float = 1.0, label: str = "") -> Op:
@@ -51,17 +55,17 @@ def recv(source: int) -> Op:
 
 
 def all_reduce(array: np.ndarray, group: Sequence[int] | None = None) -> Op:
-    """The sum of the arrays of all ranks (of a `group`), on each of them."""
+    """Sum the arrays of all ranks (of a `group`): each rank gets the sum."""
     return Op("all_reduce", np.array(array), group=_ranks(group))
 
 
 def all_gather(part: np.ndarray, group: Sequence[int] | None = None) -> Op:
-    """The equally large parts of all ranks, joined along their first axis, on each of them."""
+    """Join the equally large parts of all ranks along their first axis: each rank gets the whole."""
     return Op("all_gather", np.array(part), group=_ranks(group))
 
 
 def reduce_scatter(array: np.ndarray, group: Sequence[int] | None = None) -> Op:
-    """The sum of the arrays of all ranks, cut along its first axis: each rank gets its own part of it."""
+    """Sum the arrays of all ranks, and cut the sum along its first axis: each rank gets its own part."""
     return Op("reduce_scatter", np.array(array), group=_ranks(group))
 
 

@@ -55,11 +55,44 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
 
     attempt = f"run {getattr(program, '__name__', 'the program')} on {world} real ranks"
     expect_int(attempt, "world", world)
+    answers, died = _answers(cloudpickle.dumps((program, args)), world, limit)
+    failed = [answer for answer in answers.values() if answer.error]
+    failed.sort(key=lambda answer: (answer.is_echo, answer.rank))
+    silent = ", ".join(str(rank) for rank in range(world) if rank not in answers)
+    if silent and died:
+        fact = f"a process ended without a word, and there is no answer from rank {silent}"
+    elif failed:
+        fact = f"rank {failed[0].rank} {failed[0].error}"
+    elif silent:
+        fact = f"there was no answer from rank {silent}"
+    else:
+        results = [pickle.loads(answers[rank].result) for rank in range(world)]
+        return Measured(results, max(answer.seconds for answer in answers.values()))
+    raise LabError(attempt, fact, "run it in the simulator, which explains a deadlock")
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What one rank returned or raised."""
+
+    rank: int
+    error: str = ""
+    result: bytes = b""  # pickled
+    seconds: float = 0.0
+
+    @property
+    def is_echo(self) -> bool:
+        """Whether another rank's failure caused this one: a rank that gives up closes its connections."""
+        return "by peer" in self.error
+
+
+def _answers(payload: bytes, world: int, limit: float) -> tuple[dict[int, _Answer], bool]:
+    """Run all ranks; return the answers that came, and whether a process has died."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    payload, others = cloudpickle.dumps((program, args)), set(multiprocessing.active_children())
-    answers: dict[int, list[Any]] = {}
-    died, deadline = False, time.monotonic() + _START + limit
+    others = set(multiprocessing.active_children())
+    answers: dict[int, _Answer] = {}
+    deadline = time.monotonic() + _START + limit
     with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder, contextlib.ExitStack() as ends:
         with interrupts.held():  # a pool that is interrupted while it starts leaves its processes
             pool = ends.enter_context(context.Pool(world, _watch_parent))
@@ -67,36 +100,19 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
         work = [(rank, world, payload, folder, limit) for rank in range(world)]
         arriving = pool.imap_unordered(_rank, work)
         while len(answers) < world and time.monotonic() < deadline:
-            with contextlib.suppress(multiprocessing.TimeoutError):
-                rank, *answers[rank] = arriving.next(timeout=1)
-                continue
-            died = any(one.exitcode is not None for one in ranks)
-            if died or _causes(answers):
-                break
-    silent = ", ".join(str(rank) for rank in range(world) if rank not in answers)
-    if silent and died:
-        fact = f"a process ended without a word, and there is no answer from rank {silent}"
-    elif failures := _causes(answers) or _failures(answers):
-        fact = failures[0]
-    elif silent:
-        fact = f"there was no answer from rank {silent}"
-    else:
-        results = [pickle.loads(answers[rank][1]) for rank in range(world)]
-        return Measured(results, max(seconds for *_, seconds in answers.values()))
-    raise LabError(attempt, fact, "run it in the simulator, which explains a deadlock")
+            try:
+                answer = arriving.next(timeout=1)
+                answers[answer.rank] = answer
+            except multiprocessing.TimeoutError:
+                if any(process.exitcode is not None for process in ranks):
+                    return answers, True
+                if any(answer.error and not answer.is_echo for answer in answers.values()):
+                    break
+    return answers, False
 
 
-def _failures(answers: dict[int, list]) -> list[str]:
-    return [f"rank {rank} {failure}" for rank, (failure, *_) in sorted(answers.items()) if failure]
-
-
-def _causes(answers: dict[int, list]) -> list[str]:
-    """Return the failures that caused the others: a rank that gives up closes its connections."""
-    return [failure for failure in _failures(answers) if "by peer" not in failure]
-
-
-def _rank(work: tuple[int, int, bytes, str, float]) -> tuple[int, str, bytes, float]:
-    """In the process of one rank: the rank, what it raised or "", its pickled result, and its seconds."""
+def _rank(work: tuple[int, int, bytes, str, float]) -> _Answer:
+    """Run one rank, in its process: (rank, ranks, pickled program, folder of the store, limit)."""
     import logging
     import warnings
 
@@ -109,7 +125,8 @@ def _rank(work: tuple[int, int, bytes, str, float]) -> tuple[int, str, bytes, fl
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")  # the notebook would show those of all ranks
         logging.disable(logging.WARNING)
-        os.environ["GLOO_SOCKET_IFNAME"] = min({name for _, name in socket.if_nameindex()} & {"lo", "lo0"})
+        interfaces = {name for _, name in socket.if_nameindex()}
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo" if "lo" in interfaces else "lo0"
         store = dist.FileStore(f"{folder}/store", world)
         options = {"rank": rank, "world_size": world, "timeout": timedelta(seconds=limit)}
         dist.init_process_group("gloo", store=store, **options)
@@ -120,12 +137,15 @@ def _rank(work: tuple[int, int, bytes, str, float]) -> tuple[int, str, bytes, fl
         value = answering.run()
         seconds = time.perf_counter() - begin
         dist.barrier()
-        return rank, "", pickle.dumps(value), seconds
+        return _Answer(rank, result=pickle.dumps(value), seconds=seconds)
     except BaseException as error:
-        text = re.sub(r"^\[\S+\] |\. This is typically.*", "", str(error).strip().partition("\n")[0])
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f" when it {answering.doing}" if answering and answering.doing else f" (line {last.lineno})"
-        return rank, f"raised {type(error).__name__}: {text}{where}", b"", 0.0
+        first_line = str(error).strip().partition("\n")[0]
+        text = re.sub(r"^\[\S+\] |\. This is typically.*", "", first_line)
+        if answering is not None and answering.doing:
+            place = f" when it {answering.doing}"
+        else:
+            place = f" (line {traceback.extract_tb(error.__traceback__)[-1].lineno})"
+        return _Answer(rank, error=f"raised {type(error).__name__}: {text}{place}")
 
 
 def _watch_parent() -> None:
@@ -169,7 +189,9 @@ class _Answering:
         if op.kind == "start":
             self.started.append(cache(self._begin(op.inner)))  # asked again, it has its result
             return self.started[-1]
-        return op.inner() if op.kind == "wait" else self._begin(op)()
+        if op.kind == "wait":
+            return op.inner()
+        return self._begin(op)()
 
     def _begin(self, op: Op) -> Finish:
         if op.kind not in MESSAGES:
@@ -184,10 +206,17 @@ class _Answering:
         import torch.distributed as dist
 
         array = np.ascontiguousarray(op.array)
-        header = [ord(array.dtype.char), array.ndim, *array.shape]
-        parts = [torch.tensor(header + [0] * (_HEADER - len(header))), torch.from_numpy(array)]
-        works = [dist.isend(part, op.peer, tag=tag) for part, tag in zip(parts, tags, strict=True)]
-        return lambda: [work.wait() for work in works] and parts and None  # keeps them until then
+        header = torch.zeros(_HEADER, dtype=torch.int64)
+        header[: array.ndim + 2] = torch.tensor([ord(array.dtype.char), array.ndim, *array.shape])
+        content = torch.from_numpy(array)
+        header_sent = dist.isend(header, op.peer, tag=tags[0])
+        content_sent = dist.isend(content, op.peer, tag=tags[1])
+
+        def finish(_keep: tuple = (header, content)) -> None:  # Gloo reads both until they are sent
+            header_sent.wait()
+            content_sent.wait()
+
+        return finish
 
     def _recv(self, op: Op, tags: tuple[int, int]) -> Finish:
         import torch
@@ -211,14 +240,22 @@ class _Answering:
 
         if op.group is not None and op.group not in self.groups:
             self.groups[op.group] = dist.new_group(list(op.group), use_local_synchronization=True)
-        group, mine = self.groups[op.group], torch.from_numpy(np.ascontiguousarray(op.array))
-        options, world = {"group": group, "async_op": True}, dist.get_world_size(group)
+        group = self.groups[op.group]
+        world = dist.get_world_size(group)
+        mine = torch.from_numpy(np.ascontiguousarray(op.array))
+        options = {"group": group, "async_op": True}
         if op.kind == "all_reduce":
-            result, work = mine, dist.all_reduce(mine, **options)
+            result = mine
+            work = dist.all_reduce(mine, **options)
         elif op.kind == "all_gather":
             result = torch.empty((world * mine.shape[0], *mine.shape[1:]), dtype=mine.dtype)
             work = dist.all_gather_single(result, mine, **options)
         else:
             result = torch.empty((mine.shape[0] // world, *mine.shape[1:]), dtype=mine.dtype)
             work = dist.reduce_scatter_single(result, mine, **options)
-        return lambda: (work.wait(), mine, result.numpy())[-1]
+
+        def finish(_keep: torch.Tensor = mine) -> np.ndarray:  # Gloo reads it until the end
+            work.wait()
+            return result.numpy()
+
+        return finish

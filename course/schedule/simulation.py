@@ -15,6 +15,7 @@ import numpy as np
 from course.schedule.drawing import drawing
 from course.schedule.ops import COLLECTIVES, MESSAGES, Op
 from labkit.display import cards
+from labkit.display.formatting import plural
 from labkit.errors import LabError, expect_int
 
 ALPHA, BETA = 0.1, 0.05  # units of time for a message, and for each megabyte of it
@@ -80,13 +81,16 @@ class Simulated:
         return 1 - busy / (self.time * len(self.results)) if self.time else 0.0
 
     def __repr__(self) -> str:
-        held, sent = (f"{mb:,.0f}" if mb >= 100 else f"{mb:.3g}" for mb in (max(self.memory), max(self.sent)))
-        most = f"at most {held} MB held and {sent} MB sent by a rank"
-        ranks = f"{len(self.results)} rank{'s' * (len(self.results) > 1)}"
+        most = f"at most {_short(max(self.memory))} MB held and {_short(max(self.sent))} MB sent by a rank"
+        ranks = plural(len(self.results), "rank")
         return f"simulated: {ranks}, {self.time:.2f} units of time, bubble {self.bubble:.0%}, {most}"
 
     def _repr_html_(self) -> str:
         return str(cards.figure(repr(self), drawing(self)))
+
+
+def _short(mb: float) -> str:
+    return f"{mb:,.0f}" if mb >= 100 else f"{mb:.3g}"
 
 
 def run(
@@ -115,16 +119,18 @@ class _Simulation:
     def __init__(self, program: Callable, world: int, args: tuple, *costs: float) -> None:
         self.name = getattr(program, "__name__", "the program")
         expect_int(f"simulate {self.name}", "world", world)
-        self.world, (self.alpha, self.beta, self.megabyte) = world, costs
+        self.world = world
+        self.alpha, self.beta, self.megabyte = costs
         self.outside = _roots(args)
-        self.ranks = [program(rank, world, *map(_given, args)) for rank in range(world)]
-        if not all(isinstance(one, Generator) for one in self.ranks):
+        self.ranks = [program(rank, world, *map(_read_only, args)) for rank in range(world)]
+        if not all(isinstance(generator, Generator) for generator in self.ranks):
             raise self._error(f"{self.name} is no generator: it has no `yield`", "yield compute(1)")
         self.results: list[Any] = [None] * world
         self.running = set(range(world))
         self.waiting: dict[int, Event] = {}
         self.queue: list[tuple[float, int, int, Event | None]]
-        self.queue, self.order = [(0.0, rank, rank, None) for rank in range(world)], itertools.count(world)
+        self.queue = [(0.0, rank, rank, None) for rank in range(world)]
+        self.order = itertools.count(world)
         self.open: dict[tuple, deque[Event]] = defaultdict(deque)  # messages and collectives that lack a side
         self.calls: Counter[tuple] = Counter()  # collectives of each (rank, group)
         self.free: dict[tuple, float] = defaultdict(float)  # when each ("out" or "in", rank) is free again
@@ -138,19 +144,23 @@ class _Simulation:
             self._advance(rank, now, event)
         if self.running:
             raise self._deadlock()
-        if left := [str(event) for several in self.open.values() for event in several]:
-            facts = "; ".join(f"{one} has no counterpart" for one in left[:3])
-            raise self._error(facts, "each send needs one recv on the other rank")
-        if never := next((event for event in self.events if not event.waited), None):
-            fix = "`yield wait(…)` with what `start` returned; until then the array may still be in use"
-            raise self._error(f"{never} by `start` and never waits for it", fix)
-        return Simulated(self.results, sorted(self.events, key=lambda one: one.end), self.sent, self.held)
+        alone = [event for events in self.open.values() for event in events]
+        if alone:
+            fact = "; ".join(f"{event} has no counterpart" for event in alone[:3])
+            raise self._error(fact, "each send needs one recv on the other rank")
+        for event in self.events:
+            if not event.waited:
+                fix = "`yield wait(…)` with what `start` returned; until then the array may still be in use"
+                raise self._error(f"{event} by `start` and never waits for it", fix)
+        self.events.sort(key=lambda event: event.end)
+        return Simulated(self.results, self.events, self.sent, self.held)
 
     def _advance(self, rank: int, now: float, event: Event | None) -> None:
         """Run a rank, which waited for `event`, from `now` until it has to wait, or to its end."""
         value = None
         if event is not None:
-            value, event.value = event.value, None  # it is the rank's from now on
+            value = event.value
+            event.value = None  # it is the rank's from now on
         while True:
             self._count(rank, now, value)
             try:
@@ -177,8 +187,10 @@ class _Simulation:
     def _explain(self, rank: int, error: Exception) -> None:
         """Say where a program raised, and why if that is a mistake with this simulator."""
         assert error.__traceback__ is not None
-        where = traceback.extract_tb(error.__traceback__.tb_next)[0]
-        line = f"in line {where.lineno}" + f", `{where.line}`" * bool(where.line)
+        frame = traceback.extract_tb(error.__traceback__.tb_next)[0]
+        line = f"in line {frame.lineno}"
+        if frame.line:
+            line += f", `{frame.line}`"
         if "read-only" in str(error):
             fact = f"rank {rank} changes, {line}, an array that it was given and that belongs to the caller"
             raise self._error(fact, "copy the array first, with `.copy()`") from None
@@ -191,83 +203,109 @@ class _Simulation:
         heapq.heappush(self.queue, (time, next(self.order), event.rank, event))
 
     def _ask(self, rank: int, now: float, op: Any) -> Event:
-        """What a rank yields, as an event: a new one, or for `wait` the one that was started."""
+        """Return the event that a rank yields: a new one, or for `wait` the one that was started."""
         if not isinstance(op, Op):
             raise self._error(f"rank {rank} yields {op!r:.60}", "yield compute(1), send(…), recv(…)")
-        op.yielded, line = True, _frames(self.ranks[rank])[-1].f_lineno
+        op.yielded = True
+        line = _frames(self.ranks[rank])[-1].f_lineno
         if op.kind == "wait":
             if not isinstance(op.inner, Event):
-                never = ", which was made without `yield`" * isinstance(op.inner, Op)
-                fact = f"rank {rank} waits in line {line} for {op.inner!r:.60}{never}"
+                fact = f"rank {rank} waits in line {line} for {op.inner!r:.60}"
+                if isinstance(op.inner, Op):
+                    fact += ", which was made without `yield`"
                 raise self._error(fact, "started = yield start(…)")
             op.inner.waited = True
             return op.inner
-        started = op.kind == "start"
-        event = Event(rank, op.inner if started else op, now, line, waited=not started)
+        if op.kind == "start":
+            event = Event(rank, op.inner, now, line)
+        else:
+            event = Event(rank, op, now, line, waited=True)
+        kind = getattr(event.op, "kind", None)
         if op.kind == "compute":
             self._finish(event, now, now + op.units)
-        elif getattr(event.op, "kind", None) in (*MESSAGES, *COLLECTIVES):
+        elif kind in MESSAGES:
             event.op.yielded = True
-            (self._message if event.kind in MESSAGES else self._collective)(event)
+            self._message(event)
+        elif kind in COLLECTIVES:
+            event.op.yielded = True
+            self._collective(event)
         else:
             raise self._error(f"rank {rank} starts {op.inner!r:.60}", "start a message or a collective")
         return event
 
     def _message(self, event: Event) -> None:
-        kind, peer, rank = event.kind, event.op.peer, event.rank
-        if not (isinstance(peer, (int, np.integer)) and 0 <= peer < self.world) or peer == rank:
+        rank = event.rank
+        peer = event.op.peer
+        is_rank = isinstance(peer, (int, np.integer)) and 0 <= peer < self.world
+        if not is_rank or peer == rank:
             fact = f"{event}, and there are ranks 0 to {self.world - 1}, itself not counted"
             raise self._error(fact, "(rank + 1) % world is the right neighbour")
-        pair = (rank, peer) if kind == "send" else (peer, rank)
-        self.open[kind, pair].append(event)
-        if not (self.open["send", pair] and self.open["recv", pair]):
+        pair = (rank, peer) if event.kind == "send" else (peer, rank)
+        self.open[event.kind, pair].append(event)
+        sends = self.open["send", pair]
+        receives = self.open["recv", pair]
+        if not sends or not receives:
             return
-        sent, received = self.open["send", pair].popleft(), self.open["recv", pair].popleft()
-        mb = sent.op.array.nbytes / self.megabyte
-        begin = max(event.posted, self.free["out", sent.rank], self.free["in", received.rank])
+        send = sends.popleft()
+        receive = receives.popleft()
+        mb = send.op.array.nbytes / self.megabyte
+        begin = max(event.posted, self.free["out", send.rank], self.free["in", receive.rank])
         end = begin + self.alpha + self.beta * mb
-        self.free["out", sent.rank] = self.free["in", received.rank] = end
-        self.sent[sent.rank] += mb
-        received.value = sent.op.array
-        for one in (sent, received):
-            self._finish(one, begin, end, mb)
+        self.free["out", send.rank] = end
+        self.free["in", receive.rank] = end
+        self.sent[send.rank] += mb
+        receive.value = send.op.array
+        self._finish(send, begin, end, mb)
+        self._finish(receive, begin, end, mb)
 
     def _collective(self, event: Event) -> None:
-        """When all ranks of a group have called, it takes the time of a ring."""
+        """Let a collective take the time of a ring, once all ranks of its group have called it."""
         group = event.op.group or tuple(range(self.world))
         key = (group, self.calls[event.rank, group])
         self.calls[event.rank, group] += 1
         self.open[key].append(event)
         if len(self.open[key]) < len(group):
             return
-        calls, n = sorted(self.open.pop(key), key=lambda one: one.rank), len(group)
+        calls = sorted(self.open.pop(key), key=lambda call: call.rank)
         whole, values = self._values(calls)
-        rounds = (2 if event.kind == "all_reduce" else 1) * (n - 1)
-        mb = rounds * whole.nbytes / n / self.megabyte
-        links = [(way, one.rank) for way in ("out", "in") for one in calls]
+        rounds = len(calls) - 1
+        if event.kind == "all_reduce":
+            rounds *= 2  # reduce_scatter, then all_gather
+        mb = rounds * whole.nbytes / len(calls) / self.megabyte
+        links = [(way, call.rank) for way in ("out", "in") for call in calls]
         begin = max([event.posted, *(self.free[link] for link in links)])
         end = begin + self.alpha * rounds + self.beta * mb
-        self.free |= dict.fromkeys(links, end)
-        for one, value in zip(calls, values, strict=True):
-            one.value = value.copy()
-            self.sent[one.rank] += mb
-            self._finish(one, begin, end, mb)
+        for link in links:
+            self.free[link] = end
+        for call, value in zip(calls, values, strict=True):
+            call.value = value.copy()
+            self.sent[call.rank] += mb
+            self._finish(call, begin, end, mb)
 
     def _values(self, calls: list[Event]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The whole array that a collective makes, and what each rank gets of it."""
-        first, arrays, n = calls[0], [one.op.array for one in calls], len(calls)
-        shape, kind = arrays[0].shape, first.kind
-        if other := next((one for one in calls if (one.kind, one.op.array.shape) != (kind, shape)), None):
-            fact = f"{first}, but {other} at the same place"
-            raise self._error(fact, "all ranks make the same collective calls, in the same order")
-        if kind == "reduce_scatter" and shape[0] % n:
-            fact = f"{first}, and {shape[0]} rows can't be cut into {n} equal parts"
+        """Return the whole array that a collective makes, and what each rank gets of it."""
+        first = calls[0]
+        shape = first.op.array.shape
+        for call in calls:
+            if (call.kind, call.op.array.shape) != (first.kind, shape):
+                fact = f"{first}, but {call} at the same place"
+                raise self._error(fact, "all ranks make the same collective calls, in the same order")
+        if first.kind == "reduce_scatter" and shape[0] % len(calls):
+            fact = f"{first}, and {shape[0]} rows can't be cut into {len(calls)} equal parts"
             raise self._error(fact, "pad the array")
-        whole = np.concatenate(arrays) if kind == "all_gather" else np.sum(arrays, axis=0)
-        return whole, np.split(whole, n) if kind == "reduce_scatter" else [whole] * n
+        arrays = [call.op.array for call in calls]
+        if first.kind == "all_gather":
+            whole = np.concatenate(arrays)
+        else:
+            whole = np.sum(arrays, axis=0)
+        if first.kind == "reduce_scatter":
+            return whole, np.split(whole, len(calls))
+        return whole, [whole] * len(calls)
 
     def _finish(self, event: Event, begin: float, end: float, mb: float = 0.0) -> None:
-        event.begin, event.end, event.mb = begin, end, mb
+        event.begin = begin
+        event.end = end
+        event.mb = mb
         self.events.append(event)
         if self.waiting.get(event.rank) is event:
             del self.waiting[event.rank]
@@ -275,31 +313,36 @@ class _Simulation:
 
     def _count(self, rank: int, now: float, arriving: Any = None) -> None:
         """Note what the variables of a rank hold, and what is about to be returned to it."""
-        found = _roots(arriving)
+        arrays = _roots(arriving)
         for frame in _frames(self.ranks[rank]):
-            found |= _roots(list(frame.f_locals.values()))
-        held = sum(size for key, size in found.items() if key not in self.outside) / self.megabyte
-        self.held[rank].append((now, held))
+            arrays |= _roots(list(frame.f_locals.values()))
+        held = sum(size for key, size in arrays.items() if key not in self.outside)
+        self.held[rank].append((now, held / self.megabyte))
 
     def _deadlock(self) -> LabError:
-        waits = {rank: sorted(self._missing(event)) for rank, event in sorted(self.waiting.items())}
-        circle, lines = _circle(waits), []
-        for rank, others in waits.items():
-            if circle and rank not in circle:
-                continue  # it waits for one of those
-            ended = [other for other in others if other not in self.running]
-            reason = f", which {'have' if len(ended) > 1 else 'has'} returned already" if ended else ""
-            who = "rank" + "s" * (len(others) > 1) + " " + ", ".join(map(str, ended or others))
-            lines.append(f"{self.waiting[rank]} and waits for {who}{reason}")
-        around = f". They wait in a circle: {' → '.join(map(str, circle))}" if circle else ""
-        fix = "each send needs one recv, and all ranks of a group make the same collective calls"
-        if circle and all(self.waiting[rank].kind == "send" for rank in circle):
-            fix = "let one of them receive first, or start(send(…)), recv(…), and wait after that"
-        if forgotten := next(self._without_yield(), None):
-            rank, name, op = forgotten
+        for rank, name, op in self._without_yield():
             fact = f"deadlock: `{name}` of rank {rank} is {op!r}, made without `yield`, so it was never sent"
             return self._error(f"{fact}, and the others wait for it", f"`{name} = yield {op!r}`")
-        return self._error(f"deadlock: {'; '.join(lines[:8])}{around}", fix)
+        waits = {rank: sorted(self._missing(event)) for rank, event in sorted(self.waiting.items())}
+        circle = _circle(waits)
+        # All others wait for a rank of the circle.
+        shown = [rank for rank in waits if not circle or rank in circle]
+        fact = "deadlock: " + "; ".join(self._waits_for(rank, waits[rank]) for rank in shown[:8])
+        fix = "each send needs one recv, and all ranks of a group make the same collective calls"
+        if circle:
+            fact += f". They wait in a circle: {' → '.join(map(str, circle))}"
+            if all(self.waiting[rank].kind == "send" for rank in circle):
+                fix = "let one of them receive first, or start(send(…)), recv(…), and wait after that"
+        return self._error(fact, fix)
+
+    def _waits_for(self, rank: int, others: list[int]) -> str:
+        ended = [other for other in others if other not in self.running]
+        named = ended or others
+        text = f"{self.waiting[rank]} and waits for rank{'s' if len(named) > 1 else ''} "
+        text += ", ".join(map(str, named))
+        if ended:
+            text += f", which {'have' if len(ended) > 1 else 'has'} returned already"
+        return text
 
     def _without_yield(self) -> Iterator[tuple[int, str, Op]]:
         """Variables of waiting ranks with an operation that was never yielded: (rank, name, operation)."""
@@ -313,8 +356,9 @@ class _Simulation:
         """The ranks that a waiting call needs."""
         if event.kind in MESSAGES:
             return {event.op.peer}
-        there = next(several for several in self.open.values() if event in several)
-        return set(event.op.group or range(self.world)) - {other.rank for other in there}
+        calls = next(events for events in self.open.values() if event in events)
+        group = event.op.group or range(self.world)
+        return set(group) - {call.rank for call in calls}
 
     def _error(self, fact: str, fix: str) -> LabError:
         return LabError(f"simulate {self.name} on {self.world} ranks", fact, fix)
@@ -338,16 +382,17 @@ def _frames(generator: Any) -> list[Any]:
     return frames
 
 
-def _given(value: Any) -> Any:
-    """An argument as a rank gets it: arrays that it cannot change, in lists and dicts of its own."""
-    if isinstance(value, np.ndarray):
-        value = value.view()
-        value.flags.writeable = False
-    elif type(value) in (list, tuple):
-        value = type(value)(map(_given, value))
-    elif type(value) is dict:
-        value = {key: _given(one) for key, one in value.items()}
-    return value
+def _read_only(argument: Any) -> Any:
+    """Return an argument as a rank gets it: arrays that it cannot change, in lists and dicts of its own."""
+    if isinstance(argument, np.ndarray):
+        view = argument.view()
+        view.flags.writeable = False
+        return view
+    if type(argument) in (list, tuple):
+        return type(argument)(map(_read_only, argument))
+    if type(argument) is dict:
+        return {key: _read_only(value) for key, value in argument.items()}
+    return argument
 
 
 def _roots(value: Any) -> dict[int, int]:
@@ -358,9 +403,9 @@ def _roots(value: Any) -> dict[int, int]:
         return {id(value): value.nbytes}
     if isinstance(value, Event):
         return _roots(value.value)
-    if isinstance(value, dict):
-        value = list(value.values())
-    found: dict[int, int] = {}
-    for one in value if isinstance(value, (list, tuple, set, deque)) else ():
-        found |= _roots(one)
-    return found
+    parts = value.values() if isinstance(value, dict) else value
+    roots: dict[int, int] = {}
+    if isinstance(value, (dict, list, tuple, set, deque)):
+        for part in parts:
+            roots |= _roots(part)
+    return roots

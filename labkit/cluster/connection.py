@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit import _ray
-from labkit.errors import BadInput, LabError, NotReachable
+from labkit.cluster import ray_data
+from labkit.errors import LabError
 from labkit.settings import PACKAGES, absolute
 
 # What the lab sets for Ray, in the nodes and in the kernel.
@@ -17,7 +17,7 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # silent, and no waiting for a network that is not there
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # seconds between a controller's looks at its workers, not 2
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # the panel shows progress; Ray Data would print lines
-    "RAY_DATA_LOG_LEVEL": "WARNING",  # the same; `quiet`
+    "RAY_DATA_LOG_LEVEL": "WARNING",  # the same; see `labkit.cluster.ray_data`
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # on macOS, Ray starts only one node without it
 }
 # For a node with a fork server; all are settings of Ray.
@@ -34,7 +34,6 @@ FORKED = {
 
 # Variable → its value before, and the one that was set; None: it was not there, or was removed.
 _changed: dict[str, tuple[str | None, str | None]] = {}
-_ray_data_shows_from = logging.INFO  # as Ray Data's own handler has it
 
 
 def connect(
@@ -127,14 +126,10 @@ def set_environment(token_file: Path | None, *, authenticate: bool | None) -> No
         before = _changed[name][0] if name in _changed else os.environ.get(name)
         _changed[name] = before, value
         _set(name, value)
-    _ray.reread_environment()
-    # Ray Data would report once that its bars are off.
-    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
-    quiet()
-    if "ray.data" in sys.modules and os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] == "1":
-        from ray.data import DataContext
-
-        DataContext.get_current().enable_progress_bars = False
+    _reread_environment()
+    ray_data.set_log_level(logging.WARNING)
+    if os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] == "1":
+        ray_data.hide_progress_bars()
 
 
 def _set(name: str, value: str | None) -> None:
@@ -143,22 +138,13 @@ def _set(name: str, value: str | None) -> None:
         os.environ[name] = value
 
 
-def quiet(level: int = logging.WARNING) -> int:
-    """Show Ray Data's log lines from `level` on, and return the level before.
+def _reread_environment() -> None:
+    """Ray reads it at its import: an `import ray` in an earlier cell must not lock the reader out."""
+    if "ray" in sys.modules:
+        from ray._raylet import AuthenticationTokenLoader, Config
 
-    Its log file keeps the others, but for those below the level that was set before Ray Data was imported.
-    """
-    global _ray_data_shows_from
-    if not isinstance(level, int):
-        raise BadInput("quieten Ray Data's log", f"the level is {level!r}", "quiet(logging.ERROR)")
-    if "ray.data" not in sys.modules:  # it is read at the import
-        os.environ.setdefault("RAY_DATA_LOG_LEVEL", str(logging.getLevelName(level)))
-    for handler in logging.getLogger("ray.data").handlers:  # none before
-        if handler.name == "console":
-            handler.setLevel(level)
-    before = _ray_data_shows_from
-    _ray_data_shows_from = level
-    return before
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
 
 
 def read_token(file: Path | None = None) -> str | None:

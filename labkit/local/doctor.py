@@ -112,7 +112,7 @@ def _of_other_tutorials(_: Settings) -> Iterator[Finding]:
 def _temporary(_: Settings) -> Iterator[Finding]:
     """What the lab starts gets a folder that fits; a notebook's own processes have the one that is set."""
     if problem := temporary.problem(os.environ):
-        text = f"{problem}; DataLoader workers of a notebook and Spark may fail there"
+        text = f"{problem}; DataLoader workers of a notebook may fail there"
         yield Finding("temporary files", False, text, "export TMPDIR=/tmp, and start JupyterLab again")
 
 

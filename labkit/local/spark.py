@@ -22,12 +22,15 @@ import psutil
 
 from labkit.errors import LabError, expect_installed
 from labkit.files import private_file
-from labkit.local import family, java, supervision
+from labkit.local import family, java, supervision, temporary
 from labkit.settings import OTHER_HOME, Settings
 from labkit.spark import prepared
 from labkit.spark.prepared import LOOPBACK, folder_of
 
 __all__ = ["prepare"]
+
+# Variable → (the reader's folder for temporary files, the link to it that `prepare` has set instead).
+_shortened: dict[str, tuple[str, str]] = {}
 
 _KEEP_SECONDS = 5  # the driver's JVM ends with its kernel: there is nothing that a new kernel could use
 # For JVMs that live for minutes on few cores: the quick compiler and a collector with one thread.
@@ -111,7 +114,26 @@ def prepare(*, settings: Settings | None = None) -> None:
         "GLOO_SOCKET_IFNAME": LOOPBACK,
     }
     os.environ.update({name: str(value) for name, value in variables.items()})
+    _set_temporary_folder(home)
     prepared.use(prepared.Prepared(home, folder, family.mark(home, group()), lambda: _ranks(home)))
+
+
+def _set_temporary_folder(home: Path) -> None:
+    """Set a folder in which sockets fit: the JVM and the ranks of local mode inherit it.
+
+    torch's DataLoader listens there, and its processes hang without a word where the path is too long.
+    """
+    for name, (folder, link) in _shortened.items():
+        if os.environ.get(name) == link:  # it is gone if the lab was stopped in between
+            os.environ[name] = folder
+    _shortened.clear()
+    fitting = temporary.with_a_short_one(os.environ, home)
+    for name, folder in dict(os.environ).items():
+        if name not in fitting:
+            del os.environ[name]
+        elif fitting[name] != folder:
+            os.environ[name] = fitting[name]
+            _shortened[name] = folder, fitting[name]
 
 
 def _ranks(home: Path) -> list[psutil.Process]:

@@ -54,6 +54,6 @@ def test_a_program_that_trains_something_else_or_fails_is_not_compared(
 
 def test_a_rank_that_is_killed(settings, tmp_path):
     launch.write_rows(tmp_path, 1_280)
-    death = launch.kill_rank(TORCHRUN, tmp_path / "run", settings, epochs=1, waiting=lambda: None)
+    death = launch.kill_rank(TORCHRUN, tmp_path / "run", settings, epochs=1)
     assert death["status"] != 0 and death["seconds"] > 0 and death["attempts"] == 1
     assert not family.groups(settings.home)

@@ -104,11 +104,11 @@ def test_bad_files_are_the_fact_and_rays_advice_is_not(tmp_path, capfd):
 
 def test_ray_data_is_quiet_without_a_panel_and_before_it_is_imported():
     code = (
-        "import logging, sys; from labkit.cluster import connection as log; log.quiet();"
+        "import logging, sys; from labkit.cluster import ray_data; ray_data.set_log_level(logging.WARNING);"
         "assert 'ray' not in sys.modules; import ray.data;"
         "logger = logging.getLogger('ray.data._internal.execution.streaming_executor');"
         "logger.info('an INFO line'); logger.warning('a WARNING line');"
-        "assert log.quiet(logging.CRITICAL) == logging.WARNING; logger.error('an ERROR line');"
+        "assert ray_data.set_log_level(logging.CRITICAL) == logging.WARNING; logger.error('an ERROR line');"
         "logger.error('an ERROR line, as Ray logs it', extra={'hide': True})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -93,7 +93,7 @@ attendance = attendance._Attendance(kept.update, None)
 for number in range(31):
     attendance._cells.append(("cell", 60.0 * (number + 1)))
     for _ in range(20):  # the others may have the file for too long
-        if not kept.update(lambda content: attendance._add(content, {})):
+        if not kept.update(lambda content: attendance._add({}, content)):
             break
 """
 

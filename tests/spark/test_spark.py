@@ -13,7 +13,7 @@ import pytest
 import labs
 from kernels import kernel
 from labkit.errors import LabError
-from labkit.local import family, spark
+from labkit.local import family, spark, supervision, temporary
 from labkit.local.spark import group
 from labkit.spark.prepared import folder_of
 from labs import processes_of, python, until, wait_until_nothing_lives
@@ -103,6 +103,49 @@ def test_variables_that_are_not_in_the_way(home):
         os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 1g pyspark-shell"
         os.environ["SPARK_API_MODE"] = "classic"
         spark.prepare()
+
+
+@pytest.mark.parametrize("kind", ["long", "gone", "short"])
+def test_ranks_get_a_folder_for_temporary_files_in_which_sockets_fit(home, variables, tmp_path, kind):
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        os.environ.pop(name, None)
+    folder = Path("/tmp") if kind == "short" else tmp_path / ("slurm-job-" + "4" * 80)
+    os.environ["TMPDIR"] = str(folder)
+    if kind == "long":
+        folder.mkdir()
+    for _ in range(2):  # the second time after `labkit stop`, which removes the link
+        spark.prepare()
+        assert temporary.problem(os.environ) == ""
+        assert ("TMPDIR" in os.environ) == (kind != "gone")
+        if kind != "gone":
+            assert Path(os.environ["TMPDIR"]).samefile(folder)
+        supervision.stop(home)
+        until(lambda: not family.groups(home))
+
+
+LOADER = """
+import os, sys
+os.environ["TMPDIR"] = sys.argv[1]
+from labkit.local import spark
+spark.prepare()
+from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark.sql import SparkSession
+session = SparkSession.builder.master("local[2]").getOrCreate()
+
+def train():
+    import torch
+    from torch.utils.data import DataLoader
+    return sum(len(batch) for batch in DataLoader(torch.ones(8, 4), batch_size=2, num_workers=1))
+
+print("rows", TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(train))
+"""
+
+
+def test_a_loader_with_processes_in_a_rank_whose_temporary_folder_has_a_long_path(home, tmp_path):
+    folder = tmp_path / ("slurm-job-" + "4" * 80)
+    folder.mkdir()
+    done = python(LOADER, str(folder), timeout=120)
+    assert "rows 8" in done.stdout and done.returncode == 0, done.stdout
 
 
 def test_an_old_spark_and_another_python_are_replaced(home):

@@ -9,7 +9,6 @@ from ray.train.torch import TorchTrainer, prepare_model
 
 from benchmarks._engines.stopwatch import Stopwatch
 from benchmarks._models import mlp, train_epoch
-from labkit.data import quiet
 from labkit.local import cluster
 
 work = Stopwatch(sys.argv[1])
@@ -27,9 +26,9 @@ def train():
 
 
 with cluster.start(cpus_per_node=4):
-    quiet()
     options = ray.data.DataContext.get_current()
-    options.use_datasource_v2, options.execution_options.preserve_order = False, True
+    options.use_datasource_v2 = False
+    options.execution_options.preserve_order = True
     work.launch()
     TorchTrainer(
         train,
