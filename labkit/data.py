@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
+from labkit import _ray
 from labkit.cluster import ends, ray_data
 from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks

@@ -6,7 +6,6 @@ file, which ends with this kernel. No cell waits for the thread.
 """
 
 import contextlib
-import functools
 import json
 import subprocess
 import sys

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from labkit import _ray
 from labkit.cluster import ray_data
-from labkit.errors import LabError
+from labkit.errors import LabError, NotReachable
 from labkit.settings import PACKAGES, absolute
 
 # What the lab sets for Ray, in the nodes and in the kernel.
@@ -126,7 +127,7 @@ def set_environment(token_file: Path | None, *, authenticate: bool | None) -> No
         before = _changed[name][0] if name in _changed else os.environ.get(name)
         _changed[name] = before, value
         _set(name, value)
-    _reread_environment()
+    _ray.reread_environment()
     ray_data.set_log_level(logging.WARNING)
     if os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] == "1":
         ray_data.hide_progress_bars()
@@ -136,15 +137,6 @@ def _set(name: str, value: str | None) -> None:
     os.environ.pop(name, None)
     if value is not None:
         os.environ[name] = value
-
-
-def _reread_environment() -> None:
-    """Ray reads it at its import: an `import ray` in an earlier cell must not lock the reader out."""
-    if "ray" in sys.modules:
-        from ray._raylet import AuthenticationTokenLoader, Config
-
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
 
 
 def read_token(file: Path | None = None) -> str | None:

@@ -1,4 +1,4 @@
-"""A run that goes on: its panel in a second view of the cell, and what is left when the page is loaded again."""
+"""A run that goes on: its panel in a second view of its cell, and when the page is loaded again."""
 
 import re
 
@@ -52,7 +52,7 @@ def test_a_second_view_of_the_cell_moves_too(opened):
 
 
 def test_a_run_goes_on_when_the_page_is_loaded_again_and_its_record_shows_it(opened):
-    """JupyterLab shows no more of the cell: it asks a busy kernel for the widgets (docs/troubleshooting.md)."""
+    """JupyterLab asks a busy kernel for the widgets, so the panel is gone (docs/troubleshooting.md)."""
     opened.save()
     opened.page.reload()
     opened.page.wait_for_selector(".jp-Notebook .jp-Cell")
