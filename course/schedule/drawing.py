@@ -77,7 +77,7 @@ def _bubble(begin: float, end: float, axis: svg.Axis, top: float) -> list[Markup
 
 
 def _shaded(left: float, right: float, top: float, height: float, title: str) -> Markup:
-    """A bar with slanted lines, which show it without a colour."""
+    """Draw a bar with slanted lines, which show it without a colour."""
     parts = svg.bar(left, top, max(right - left, 1), height, "currentColor", title, opacity=0.1)
     for number in range(int((right - left) / 8)):
         x = left + 8 * number
@@ -86,7 +86,7 @@ def _shaded(left: float, right: float, top: float, height: float, title: str) ->
 
 
 def _memory(run: "Simulated", rank: int, axis: svg.Axis, bottom: float) -> list[Markup]:
-    """A step line of the megabytes that a rank holds; all ranks have one scale."""
+    """Draw a step line of the megabytes that a rank holds; all ranks have one scale."""
     scale = (_MEMORY - 2) / (max(run.memory) or 1.0)
     points = []
     y = bottom

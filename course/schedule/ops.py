@@ -1,4 +1,4 @@
-"""What a rank can yield."""
+"""The operations that a rank can yield."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

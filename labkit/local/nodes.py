@@ -83,7 +83,7 @@ class LocalCluster(Cluster):
         self._head_started_at = math.inf  # by this process; the clock's seconds
 
     def alone(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """For the one process of the home that starts a cluster; the others wait."""
+        """Let one process of the home start a cluster at a time; the others wait."""
         path, seconds = self.folder / "starting", 2 * START_TIMEOUT
         return alone(path, seconds=seconds, check=check, attempt="start a cluster")
 
@@ -247,7 +247,7 @@ class LocalCluster(Cluster):
         self._head = [one.process for one in members if one.program in _HEAD]
 
     def _has_head(self) -> bool:
-        """Whether the processes that the head can't do without are running."""
+        """Return whether the processes that the head can't do without are running."""
         return len(self._head) == len(_HEAD) and all(map(process_info.is_alive, self._head))
 
     def _start_head(self, cpus: int, object_store_bytes: int, check: Callable[[], None]) -> None:
@@ -356,6 +356,6 @@ class LocalCluster(Cluster):
                 self.preloader.serve(node, raylets[node], job_id=job_id)
 
     def _raylets(self) -> dict[str, psutil.Process]:
-        """The processes that start workers, by the names of their nodes."""
+        """Return the processes that start workers, by the names of their nodes."""
         members = [one for one in family.running(self._home, GROUP) if one.is_origin]
         return {member.node: member.process for member in members if member.program == "raylet"}
