@@ -6,46 +6,20 @@ import itertools
 import traceback
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from course.schedule.drawing import drawing
-from course.schedule.ops import COLLECTIVES, MESSAGES, Op
+from course.schedule.ops import COLLECTIVES, MESSAGES, Event, Op
 from labkit.display import cards
 from labkit.display.formatting import plural
 from labkit.errors import LabError, expect_int
 
 ALPHA, BETA = 0.1, 0.05  # units of time for a message, and for each megabyte of it
 MEGABYTE = 1000  # bytes that count as a megabyte, so that small arrays stand for large ones
-
-
-@dataclass(eq=False)
-class Event:
-    """A request of a rank: computing, or its part of a message or a collective.
-
-    The rank yielded it at the time `posted`, in a `line` of its program. `begin`, `end` and `mb`, the
-    megabytes that moved, are set when all that it needs are there.
-    """
-
-    rank: int
-    op: Op
-    posted: float
-    line: int
-    begin: float = 0.0
-    end: float = None  # type: ignore[assignment]  # until then
-    mb: float = 0.0
-    value: Any = field(default=None, repr=False)  # what `yield` returns, until it has done so
-    waited: bool = False  # or is about to be waited for
-
-    @property
-    def kind(self) -> str:
-        return self.op.kind
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} {self.op} in line {self.line}"
 
 
 @dataclass(repr=False)
