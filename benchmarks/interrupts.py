@@ -52,7 +52,7 @@ _UGLY = re.compile(r"Traceback|Exception ignored|KeyboardInterrupt|SystemExit|\w
 
 @dataclass(frozen=True)
 class Call:
-    """What is interrupted.
+    """A call that is interrupted.
 
     Attributes:
         weight: how often it is drawn.
@@ -72,7 +72,7 @@ class Call:
 
     @property
     def alone(self) -> bool:
-        """Whether nothing runs before a start, or after a stop."""
+        """True if nothing runs before a start, or after a stop."""
         return self.group != "run"
 
 

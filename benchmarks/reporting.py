@@ -1,4 +1,4 @@
-"""What following a training costs: stretches of steps with the panel and without it, in turn, in one run.
+"""The cost of following a run: stretches of steps with the panel and without it, in turn, in one run.
 
     .venv/bin/python -m benchmarks reporting [--repeat 200] [--seconds 0.3] [--json FILE]
 

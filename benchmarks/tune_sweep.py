@@ -1,4 +1,4 @@
-"""What a sweep costs: the recipe of lesson 05 against Ray's and Tune's defaults, and the panel next to it.
+"""The cost of a sweep: the recipe of lesson 05 against Ray's and Tune's defaults, and the panel next to it.
 
     .venv/bin/python -m benchmarks tune_sweep [--repeat 3] [--trials 32] [--cheap 200] [--json FILE]
 

@@ -35,7 +35,7 @@ class Cell:
 
     @property
     def is_note(self) -> bool:
-        """Whether it's for the teacher: no notebook has it."""
+        """True for a cell that is for the teacher: no notebook has it."""
         return "instructor" in self.tags
 
     @property

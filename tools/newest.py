@@ -77,7 +77,7 @@ def versions(lines: str) -> dict[str, str]:
 
 
 def table(failed: list[tuple[str, str]], pinned: dict[str, str], newest: dict[str, str]) -> str:
-    """What `make next` prints: the versions that moved, first those of `MOVING`, and each failed test."""
+    """Format what `make next` prints: the versions that moved, those of `MOVING` first, and failed tests."""
     names = [*MOVING, *sorted((pinned.keys() | newest.keys()) - set(MOVING))]
     moved = [(name, pinned.get(name, "–"), newest.get(name, "–")) for name in names]
     lines = [f"{name} {old} → {new}" for name, old, new in moved if old != new]

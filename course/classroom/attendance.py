@@ -1,4 +1,4 @@
-"""How far a reader in a class has come: minutes per section, the latest runs, and what the doctor would fix.
+"""The progress of a reader in a class: minutes per section, the latest runs, what the doctor would fix.
 
 While ``HOME/class.json`` exists, labkit calls `attend` with each check, hint and prediction. An IPython hook
 then notes each cell. A thread adds the cells up in ``exercises.json`` and starts the process that shares this
@@ -114,7 +114,7 @@ def _latest_runs() -> dict[str, dict[str, float]]:
 
 @cache
 def _doctors_topics() -> list[str]:
-    """The topics that the doctor would fix; its texts have paths and addresses."""
+    """Return the topics that the doctor would fix, without its texts, which have paths and addresses."""
     from labkit.local.doctor import doctor
 
     return [finding.topic for finding in doctor().findings if not finding.ok]

@@ -13,7 +13,7 @@ NOTEBOOKS = CHECKOUT / "notebooks"
 
 @dataclass(frozen=True)
 class Plan:
-    """What a class works through.
+    """The exercises and sections that a class works through.
 
     Attributes:
         exercises: ids, in order.

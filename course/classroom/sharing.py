@@ -31,7 +31,7 @@ _JOIN = "python -m course.classroom join PLACE --as NICKNAME"
 
 @dataclass(frozen=True, repr=False)
 class Shared:
-    """What is shared, where and under which name. Displays itself."""
+    """The content that is shared, its place and its file's name. Displays itself."""
 
     place: str = ""
     file: str = ""

@@ -1,4 +1,4 @@
-"""How a check looks at an answer: for those who write lessons.
+"""Helpers with which a check looks at an answer, for those who write lessons.
 
     def two_batches(sizes):
         array_of(sizes, shape=(2,), what="the list of batch sizes")
@@ -58,7 +58,10 @@ def require_no_dots(function: Any) -> None:
 
 
 def _dots(function: Any) -> int | None:
-    """The first line of the source with a ``...``, or 0; None without source. ``if ...`` leaves no code."""
+    """Return the first line of the source with a ``...``, or 0; None without source.
+
+    The code would not do: ``if ...`` leaves none.
+    """
     try:
         lines, first = inspect.getsourcelines(function)
         definition: Any = ast.parse(textwrap.dedent("".join(lines))).body[0]

@@ -1,4 +1,4 @@
-"""What a reader has done, in ``HOME/exercises.json``:
+"""The file of what a reader has done, ``HOME/exercises.json``:
 
     {"format": 1,
      "solved": {"03-1": "2026-01-02T10:00:00+00:00"},

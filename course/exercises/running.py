@@ -151,7 +151,7 @@ def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple[Any, list]:
 
 
 def noting_rows(read: list[int], *tensors: Any) -> Any:
-    """A data set of these tensors that appends the number of each row that is read to `read`."""
+    """Make a data set of these tensors that appends the number of each row that is read to `read`."""
     from torch.utils.data import TensorDataset
 
     class Noting(TensorDataset):
@@ -185,7 +185,7 @@ def learners_errors(name: str, remarks: Mapping[str, str] | None = None) -> Iter
 
 
 def _raised(error: BaseException) -> str:
-    """The learner's own exception, in one line, out of those of Ray Train and Ray Data."""
+    """Return the learner's own exception in one line, without what Ray Train and Ray Data wrap it in."""
     failures = getattr(error, "worker_failures", None)
     if failures:
         return _raised(next(iter(failures.values())))

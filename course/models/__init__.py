@@ -1,4 +1,4 @@
-"""What checks and benchmarks share: a network, how far two models are apart, the variables of Keras 2.
+"""A network, the distance of two models and the variables of Keras 2, for checks and benchmarks.
 
 With several workers, ``fit`` of Keras 3 fails (ray issue 47464, keras issue 20585, both open): see lesson 04.
 """

@@ -55,7 +55,7 @@ def seeded(model: nn.Module, seed: int) -> nn.Module:
 
 
 def parameter_distance(a: nn.Module | Mapping, b: nn.Module | Mapping) -> float:
-    """The largest absolute difference between two models' weights: 0.0 where they are equal, NaN for a NaN.
+    """Return the largest absolute difference between two models' weights: 0.0 if equal, NaN for a NaN.
 
     `a` and `b` are models or their ``state_dict()``. Other names or shapes are a `LabError`.
     """

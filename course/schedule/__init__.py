@@ -14,9 +14,19 @@ the same time. What a rank holds are the arrays that its variables refer to. `on
 generator in processes, where torch.distributed answers each ``yield``.
 """
 
-from course.schedule.ops import all_gather, all_reduce, compute, recv, reduce_scatter, send, start, wait
+from course.schedule.ops import (
+    Event,
+    all_gather,
+    all_reduce,
+    compute,
+    recv,
+    reduce_scatter,
+    send,
+    start,
+    wait,
+)
 from course.schedule.ranks import Measured, on_ranks
-from course.schedule.simulation import ALPHA, BETA, MEGABYTE, Event, Simulated, run
+from course.schedule.simulation import ALPHA, BETA, MEGABYTE, Simulated, run
 
 __all__ = [
     "ALPHA", "BETA", "MEGABYTE", "Event", "Measured", "Simulated", "all_gather", "all_reduce", "compute",

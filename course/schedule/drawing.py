@@ -3,15 +3,12 @@
 import itertools
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from markupsafe import Markup
 
-from course.schedule.ops import COLLECTIVES
+from course.schedule.ops import COLLECTIVES, Event
 from labkit.display import svg
-
-if TYPE_CHECKING:
-    from course.schedule.simulation import Event, Simulated
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 660, 46, 58, 18  # in SVG units
 _BAR, _LINK, _MEMORY, _GAP = 20, 6, 16, 10  # heights: computing, messages, memory, between two lanes
@@ -22,7 +19,21 @@ _COLOURS = (svg.MAIN, svg.OK, "var(--lk-dim)")  # of computing, by the first let
 _MOST_ARROWS = 120  # more than that hide what is below
 
 
-def drawing(run: "Simulated") -> Markup:
+class Lanes(Protocol):
+    """What is drawn of a simulation; see `course.schedule.simulation.Simulated`."""
+
+    results: list[Any]
+    events: list[Event]
+    held: list[list[tuple[float, float]]]
+
+    @property
+    def time(self) -> float: ...
+
+    @property
+    def memory(self) -> list[float]: ...
+
+
+def drawing(run: Lanes) -> Markup:
     """Draw the lanes of a simulation as SVG."""
     axis = svg.Axis(0.0, run.time or 1.0, _LEFT, _WIDTH - _RIGHT)
     height = _TOP + _LANE * len(run.results)
@@ -45,7 +56,7 @@ def _grid(axis: svg.Axis, height: float) -> list[Markup]:
     return parts
 
 
-def _lane(run: "Simulated", rank: int, axis: svg.Axis, top: float, colours: dict[str, str]) -> list[Markup]:
+def _lane(run: Lanes, rank: int, axis: svg.Axis, top: float, colours: dict[str, str]) -> list[Markup]:
     """Draw what a rank computes, its bubbles, what it sends (arrows show to whom) and what it holds."""
     parts = [svg.text(0, top + 14, f"rank {rank}")]
     idle_since = 0.0
@@ -77,7 +88,7 @@ def _bubble(begin: float, end: float, axis: svg.Axis, top: float) -> list[Markup
 
 
 def _shaded(left: float, right: float, top: float, height: float, title: str) -> Markup:
-    """A bar with slanted lines, which show it without a colour."""
+    """Draw a bar with slanted lines, which show it without a colour."""
     parts = svg.bar(left, top, max(right - left, 1), height, "currentColor", title, opacity=0.1)
     for number in range(int((right - left) / 8)):
         x = left + 8 * number
@@ -85,8 +96,8 @@ def _shaded(left: float, right: float, top: float, height: float, title: str) ->
     return parts
 
 
-def _memory(run: "Simulated", rank: int, axis: svg.Axis, bottom: float) -> list[Markup]:
-    """A step line of the megabytes that a rank holds; all ranks have one scale."""
+def _memory(run: Lanes, rank: int, axis: svg.Axis, bottom: float) -> list[Markup]:
+    """Draw a step line of the megabytes that a rank holds; all ranks have one scale."""
     scale = (_MEMORY - 2) / (max(run.memory) or 1.0)
     points = []
     y = bottom
@@ -100,7 +111,7 @@ def _memory(run: "Simulated", rank: int, axis: svg.Axis, bottom: float) -> list[
     return [base, svg.line(points, width=1.2, opacity=0.65), most]
 
 
-def _arrows(events: list["Event"], axis: svg.Axis) -> list[Markup]:
+def _arrows(events: list[Event], axis: svg.Axis) -> list[Markup]:
     """Draw an arrow from each sender's lane to its receiver's."""
     sends = [event for event in events if event.kind == "send"]
     if len(sends) > _MOST_ARROWS:
@@ -129,7 +140,7 @@ def _arrow(begin_x: float, begin_y: float, end_x: float, end_y: float) -> list[M
     return [svg.line(sorted([tail, end]), _WAIT, width=1.4) for tail in tails]
 
 
-def _collectives(events: list["Event"], axis: svg.Axis) -> list[Markup]:
+def _collectives(events: list[Event], axis: svg.Axis) -> list[Markup]:
     """Draw a line through the lanes of each collective, where it ends."""
     ranks_of = defaultdict(list)
     for event in events:

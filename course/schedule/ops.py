@@ -1,7 +1,7 @@
-"""What a rank can yield."""
+"""The operations that a rank can yield, and the events that they become in a simulation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,32 @@ class Op:
             "start": repr(self.inner),
         }
         return f"{self.kind}({arguments.get(self.kind, '…')})"
+
+
+@dataclass(eq=False)
+class Event:
+    """A request of a rank: computing, or its part of a message or a collective.
+
+    The rank yielded it at the time `posted`, in a `line` of its program. `begin`, `end` and `mb`, the
+    megabytes that moved, are set when all that it needs are there.
+    """
+
+    rank: int
+    op: Op
+    posted: float
+    line: int
+    begin: float = 0.0
+    end: float = None  # type: ignore[assignment]  # until then
+    mb: float = 0.0
+    value: Any = field(default=None, repr=False)  # what `yield` returns, until it has done so
+    waited: bool = False  # or is about to be waited for
+
+    @property
+    def kind(self) -> str:
+        return self.op.kind
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} {self.op} in line {self.line}"
 
 
 def compute(units: float = 1.0, label: str = "") -> Op:

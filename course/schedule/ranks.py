@@ -34,7 +34,7 @@ Finish = Callable[[], Any]  # waits for a message or a collective, and returns i
 
 @dataclass(frozen=True)
 class Measured:
-    """What came out of real ranks: what each returned, and the seconds of the slowest."""
+    """The outcome of real ranks: what each returned, and the seconds of the slowest."""
 
     results: list[Any]
     seconds: float
@@ -73,7 +73,7 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
 
 @dataclass(frozen=True)
 class _Answer:
-    """What one rank returned or raised."""
+    """The result of one rank, or its error."""
 
     rank: int
     error: str = ""
@@ -82,7 +82,7 @@ class _Answer:
 
     @property
     def is_echo(self) -> bool:
-        """Whether another rank's failure caused this one: a rank that gives up closes its connections."""
+        """True if another rank's failure caused this one: a rank that gives up closes its connections."""
         return "by peer" in self.error
 
 

@@ -1,4 +1,4 @@
-"""The simulation: which rank does what, when, with which arrays, and what it holds meanwhile."""
+"""The simulation of ranks: their time, their messages and the arrays that they hold."""
 
 import graphlib
 import heapq
@@ -6,14 +6,14 @@ import itertools
 import traceback
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from course.schedule.drawing import drawing
-from course.schedule.ops import COLLECTIVES, MESSAGES, Op
+from course.schedule.ops import COLLECTIVES, MESSAGES, Event, Op
 from labkit.display import cards
 from labkit.display.formatting import plural
 from labkit.errors import LabError, expect_int
@@ -22,35 +22,9 @@ ALPHA, BETA = 0.1, 0.05  # units of time for a message, and for each megabyte of
 MEGABYTE = 1000  # bytes that count as a megabyte, so that small arrays stand for large ones
 
 
-@dataclass(eq=False)
-class Event:
-    """What a rank asked for: computing, or its part of a message or a collective.
-
-    It asked at the time `posted`, in a `line` of its program. `begin`, `end` and `mb`, the megabytes that
-    moved, are set when all that it needs are there.
-    """
-
-    rank: int
-    op: Op
-    posted: float
-    line: int
-    begin: float = 0.0
-    end: float = None  # type: ignore[assignment]  # until then
-    mb: float = 0.0
-    value: Any = field(default=None, repr=False)  # what `yield` returns, until it has done so
-    waited: bool = False  # or is about to be waited for
-
-    @property
-    def kind(self) -> str:
-        return self.op.kind
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} {self.op} in line {self.line}"
-
-
 @dataclass(repr=False)
 class Simulated:
-    """What came out of a simulation; it draws itself.
+    """The outcome of a simulation. Draws itself.
 
     Attributes:
         results: what each rank returned.
@@ -345,7 +319,7 @@ class _Simulation:
         return text
 
     def _without_yield(self) -> Iterator[tuple[int, str, Op]]:
-        """Variables of waiting ranks with an operation that was never yielded: (rank, name, operation)."""
+        """Yield (rank, name, operation) of waiting ranks' variables that hold a never yielded operation."""
         for rank in sorted(self.waiting):
             for frame in _frames(self.ranks[rank]):
                 for name, value in frame.f_locals.items():
@@ -353,7 +327,7 @@ class _Simulation:
                         yield rank, name, value
 
     def _missing(self, event: Event) -> set[int]:
-        """The ranks that a waiting call needs."""
+        """Return the ranks that a waiting call still needs."""
         if event.kind in MESSAGES:
             return {event.op.peer}
         calls = next(events for events in self.open.values() if event in events)
@@ -365,7 +339,7 @@ class _Simulation:
 
 
 def _circle(waits: dict[int, list[int]]) -> list[int]:
-    """Ranks that wait for each other in a circle, such as [0, 1, 0]; empty if there is none."""
+    """Return ranks that wait for each other in a circle, such as [0, 1, 0]; empty if there is none."""
     try:
         graphlib.TopologicalSorter(waits).prepare()
     except graphlib.CycleError as error:
@@ -374,7 +348,7 @@ def _circle(waits: dict[int, list[int]]) -> list[int]:
 
 
 def _frames(generator: Any) -> list[Any]:
-    """The frames of a generator, and of those that it delegates to by ``yield from``."""
+    """Return the frames of a generator, and of those that it delegates to by ``yield from``."""
     frames = []
     while getattr(generator, "gi_frame", None) is not None:
         frames.append(generator.gi_frame)
@@ -396,7 +370,7 @@ def _read_only(argument: Any) -> Any:
 
 
 def _roots(value: Any) -> dict[int, int]:
-    """{id: bytes} of the arrays in a value; a slice of an array keeps the whole array alive."""
+    """Return {id: bytes} of the arrays in a value; a slice of an array keeps the whole array alive."""
     if isinstance(value, np.ndarray):
         while isinstance(value.base, np.ndarray):
             value = value.base

@@ -60,7 +60,8 @@ def start(
         LabError: a node did not start, or an argument has a value that cannot work.
         RunStopped: the reader interrupted; nothing is left running.
     """
-    settings, modules = Settings.given(settings), modules_of(preload)
+    settings = Settings.given(settings)
+    modules = modules_of(preload)
     expect_int("start a cluster", "nodes", 1 if nodes is None else nodes)
     expect_int("start a cluster", "cpus_per_node", 1 if cpus_per_node is None else cpus_per_node)
     expect_int("start a cluster", "object_store_bytes", object_store_bytes, least=78_643_200)  # as Ray wants

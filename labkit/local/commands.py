@@ -50,9 +50,10 @@ def stop(_: argparse.Namespace) -> int:
 
 
 def _seconds(age: str) -> float:
-    if not (found := re.fullmatch(r"(\d+)([dh])", age)):
+    match = re.fullmatch(r"(\d+)([dh])", age)
+    if match is None:
         raise argparse.ArgumentTypeError(f"{age!r} is no age such as 7d or 12h")
-    return int(found[1]) * {"d": 86_400, "h": 3600}[found[2]]
+    return int(match[1]) * {"d": 86_400, "h": 3600}[match[2]]
 
 
 def clean(options: argparse.Namespace) -> int:
@@ -61,26 +62,26 @@ def clean(options: argparse.Namespace) -> int:
     if family.groups(home):
         fact = "processes of this lab are running, and may use what looks old"
         raise LabError(f"clean {home}", fact, "python -m labkit stop, then clean again")
-    found = old_folders(home, options.older)
-    if not found:
+    folders = old_folders(home, options.older)  # {path: bytes}
+    if not folders:
         print(f"nothing old is under {home}")
         return 0
-    for parent, number in sorted(Counter(path.parent for path in found).items()):
+    for parent, number in sorted(Counter(path.parent for path in folders).items()):
         print(f"{plural(number, 'folder')} in {parent}")
-    print(f"{plural(len(found), 'folder')} with {size(sum(found.values()))} in all")
+    print(f"{plural(len(folders), 'folder')} with {size(sum(folders.values()))} in all")
     if not options.yes:
         print("remove all of it? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print("nothing was removed")
             return 0
     failed = 0
-    for path in found:
+    for path in folders:
         try:
             shutil.rmtree(path)
         except OSError as error:
             failed += 1
             print(f"could not remove {path}: {error.strerror}", file=sys.stderr)
-    print(f"removed {len(found) - failed} of {len(found)}")
+    print(f"removed {len(folders) - failed} of {len(folders)}")
     return int(bool(failed))
 
 

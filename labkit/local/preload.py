@@ -59,7 +59,7 @@ MODULES: dict[str, Modules] = {
 
 
 def modules_of(preload: str | Sequence[str]) -> Modules | None:
-    """The modules that ``cluster.start(preload=…)`` names; None for none."""
+    """Return the modules that ``cluster.start(preload=…)`` names; None for none."""
     if not preload:
         return None
     if isinstance(preload, str) and preload in MODULES:
@@ -84,7 +84,7 @@ class Preloader:
 
     @staticmethod
     def is_possible() -> bool:
-        """Whether this system can do it: Linux 5.3 or newer."""
+        """Return whether this system can do it: Linux 5.3 or newer."""
         try:
             os.close(os.pidfd_open(os.getpid()))
         except (AttributeError, OSError):
@@ -164,7 +164,7 @@ class Preloader:
             self._servers[node] = pid, prepared.rename(path)
 
     def not_forked(self, nodes: Iterable[str]) -> str:
-        """Why workers of this connection were started as new Pythons; empty if all of them were forked."""
+        """Say why workers of this connection were started as new Pythons; empty if all were forked."""
         lines = []
         for node in nodes:
             with contextlib.suppress(OSError):
@@ -181,7 +181,7 @@ class Preloader:
         return codes
 
     def _log_of(self, node: str) -> Path:
-        """What the server of a node could not import, and which requests it refused."""
+        """Return the log of a node's server: what it could not import, and which requests it refused."""
         return self._folder / f"forkserver-{node}.log"
 
     def stop(self) -> None:

@@ -142,7 +142,7 @@ def _ranks(home: Path) -> list[psutil.Process]:
 
 
 def group() -> str:
-    """The group of this process's Spark in `labkit.local.family`."""
+    """Return the group of this process's Spark in `labkit.local.family`."""
     return f"spark-{os.getpid()}"
 
 
@@ -164,7 +164,7 @@ def _refuse_what_is_in_the_way() -> None:
 
 
 def _in_the_way() -> list[str]:
-    """The variables that lead `SparkSession.builder` elsewhere, or to nowhere."""
+    """List the variables that lead `SparkSession.builder` elsewhere, or to nowhere."""
     names = ["SPARK_REMOTE"]  # a Spark Connect server
     if os.environ.get("SPARK_API_MODE", "").lower() != "classic":
         names.append("SPARK_API_MODE")

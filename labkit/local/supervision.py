@@ -43,7 +43,7 @@ class Started:
     pid: int
 
     def status(self) -> int | None:
-        """Its exit status; None while it runs, UNKNOWN if the supervisor was killed meanwhile."""
+        """Return its exit status; None while it runs, UNKNOWN if the supervisor was killed meanwhile."""
         answer = _ask(self.home, "status", pid=self.pid)
         return UNKNOWN if answer is None else answer["status"]
 
@@ -67,8 +67,16 @@ def start(
         folder = "/"
     environment = temporary.with_a_short_one(os.environ if env is None else env, home)
     environment |= family.mark(home, group)
-    about = {"command": command, "group": group, "log": str(log), "env": environment, "folder": folder}
-    connection, answer = _request(home, "start", [] if stdin is None else [stdin], **about)
+    connection, answer = _request(
+        home,
+        "start",
+        [] if stdin is None else [stdin],
+        command=command,
+        group=group,
+        log=str(log),
+        env=environment,
+        folder=folder,
+    )
     connection.close()
     if "error" in answer:
         fix = "make that folder writable, or set LABKIT_HOME to one that is and has space"
@@ -78,41 +86,40 @@ def start(
 
 def use(home: Path, group: str, *, keep: float = KEEP_SECONDS) -> None:
     """Keep a group running until `keep` seconds after this process has ended, or until `leave`."""
-    given = {"group": group, "pid": os.getpid(), "keep": keep}
-    connection, _ = _request(home, "use", [], **given)
-    arguments = [home, given, connection]
-    threading.Thread(target=_stay, args=arguments, name="labkit-use", daemon=True).start()
+    use = {"group": group, "pid": os.getpid(), "keep": keep}
+    connection, _ = _request(home, "use", [], **use)
+    threading.Thread(target=_stay, args=[home, use, connection], name="labkit-use", daemon=True).start()
 
 
-def _stay(home: Path, given: dict[str, Any], connection: socket.socket) -> None:
+def _stay(home: Path, use: dict[str, Any], connection: socket.socket) -> None:
     """Wait until this process leaves the group, or it is stopped; replace a supervisor that was killed."""
     while True:
         with connection, contextlib.suppress(OSError):
             if connection.recv(1):  # `supervisor.ENDED`
                 return
         try:
-            if given["group"] not in family.groups(home):
+            if use["group"] not in family.groups(home):
                 return
-            connection, _ = _request(home, "use", [], **given)
+            connection, _ = _request(home, "use", [], **use)
         except (LabError, OSError):
             return
-        if given["group"] not in family.groups(home):  # `stop` was ending it: there is nothing to look after
-            stop(home, given["group"])
+        if use["group"] not in family.groups(home):  # `stop` was ending it: there is nothing to look after
+            stop(home, use["group"])
 
 
 def leave(home: Path, group: str) -> bool:
-    """End this process's use of a group, which is not stopped. Returns whether others use it."""
+    """End this process's use of a group, which is not stopped. Return whether others use it."""
     answer = _ask(home, "leave", group=group, pid=os.getpid())
     return bool(answer and answer.get("in_use"))
 
 
 def users(home: Path) -> dict[str, list[int]]:
-    """The pids of the processes that use each group. Without a supervisor nothing is known to be used."""
+    """Return the pids of the processes that use each group; without a supervisor, none."""
     return _ask(home, "users") or {}
 
 
 def stop(home: Path, group: str | None = None, *, node: str | None = None) -> list[str]:
-    """Stop a group, one of its nodes, or all that the lab runs for a home here. Returns what was running."""
+    """Stop a group, one of its nodes, or all that the lab runs for a home here. Return what was running."""
     stopped = _ask(home, "stop", group=group, node=node)
     if stopped is None:  # there is no supervisor, or it was killed
         stopped = family.end(home, group, node)
@@ -130,7 +137,7 @@ def note(home: Path, group: str, facts: Mapping[str, Any]) -> None:
 
 
 def noted(home: Path, group: str, kinds: Mapping[str, type]) -> dict[str, Any]:
-    """The facts about a group, dead or alive; empty if there are none, or one is missing or damaged."""
+    """Return the facts about a group, dead or alive; empty if any of them is missing or damaged."""
     with contextlib.suppress(OSError, ValueError):
         facts = json_object((family.folder_of(home) / f"{group}.json").read_bytes(), kinds)
         if kinds.keys() <= facts.keys():
@@ -141,37 +148,46 @@ def noted(home: Path, group: str, kinds: Mapping[str, type]) -> dict[str, Any]:
 # -- the connection -------------------------------------------------------------------------------------
 
 
-def _ask(home: Path, do: str, **about: Any) -> Any:
-    """The supervisor's answer; None if there is none, or one of another version."""
-    if (connection := _open(home)) is not None:
+def _ask(home: Path, do: str, **arguments: Any) -> Any:
+    """Ask the supervisor; None if there is none, or one of another version."""
+    connection = _open(home)
+    if connection is not None:
         with connection, contextlib.suppress(OSError, ValueError, LabError):  # it was killed
-            return _answer(connection, do, [], **about)
+            return _answer(connection, do, [], **arguments)
     return None
 
 
-def _request(home: Path, do: str, files: list[int], **about: Any) -> tuple[socket.socket, Any]:
-    """Ask the supervisor, which is started if there is none: the connection, and its answer."""
-    process, deadline = None, time.monotonic() + _START_SECONDS
+def _request(home: Path, do: str, files: list[int], **arguments: Any) -> tuple[socket.socket, Any]:
+    """Ask the supervisor, which is started if there is none; return the connection and the answer."""
+    process = None
+    deadline = time.monotonic() + _START_SECONDS
     try:
         log = family.make_folder(home) / "supervisor.log"
-        while not (process and (process.poll() or 0) > 0) and time.monotonic() < deadline:
-            if (connection := _open(home)) is not None:
+        while time.monotonic() < deadline:
+            status = process.poll() if process is not None else None
+            if status is not None and status > 0:
+                break  # it has failed
+            connection = _open(home)
+            if connection is not None:
                 with contextlib.suppress(OSError, ValueError):
-                    return connection, _answer(connection, do, files, **about)
+                    return connection, _answer(connection, do, files, **arguments)
                 connection.close()  # it was about to end
-            elif process is None or process.poll() is not None:  # another one was ending, or has ended it
+            elif process is None or status is not None:  # another one was ending, or has ended it
                 process = _start_supervisor(home, log)
             time.sleep(0.01)
-        said = log.read_text(errors="replace").strip().splitlines()
-        fact, fix = said[-1] if said else "it does not answer", f"{_AGAIN} (its log is {log})"
+        printed = log.read_text(errors="replace").strip().splitlines()
+        fact = printed[-1] if printed else "it does not answer"
+        fix = f"{_AGAIN} (its log is {log})"
     except OSError as error:
-        fact, fix = error.strerror or str(error), f"make {home} writable, or use another home: {OTHER_HOME}"
+        fact = error.strerror or str(error)
+        fix = f"make {home} writable, or use another home: {OTHER_HOME}"
     raise LabError("start the lab's supervisor", fact, fix)
 
 
-def _answer(connection: socket.socket, do: str, files: list[int], **about: Any) -> Any:
+def _answer(connection: socket.socket, do: str, files: list[int], **arguments: Any) -> Any:
     socket.send_fds(connection, [b"\n"], files)
-    connection.sendall(json.dumps({"do": do, "protocol": PROTOCOL, **about}).encode() + b"\n")
+    request = {"do": do, "protocol": PROTOCOL, **arguments}
+    connection.sendall(json.dumps(request).encode() + b"\n")
     with connection.makefile("rb", buffering=0) as lines:  # what follows the line is for `_stay`
         answer = json.loads(lines.readline())
     if isinstance(answer, dict) and answer.get("error") == OTHER_VERSION:

@@ -29,7 +29,8 @@ import psutil
 
 PROTOCOL = 3  # raise it when a request changes
 OTHER_VERSION = "the lab's supervisor is of another version of labkit"
-SOCKET, LOCK = "lab.sock", "lab.lock"
+SOCKET = "lab.sock"
+LOCK = "lab.lock"
 ENDED = b"!"  # what a user receives that has left its group, or whose group was stopped
 UNKNOWN = 256  # the exit status of what another supervisor started
 KEEP_SECONDS = 60.0  # without a user: a kernel may be restarting
@@ -40,20 +41,28 @@ _PATIENCE = 20.0  # seconds for a request; its client may be in an import meanwh
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
+@dataclass(frozen=True)
+class _User:
+    """A process that uses a group, and the connection on which it hears of the group's end."""
+
+    process: psutil.Process
+    connection: socket.socket
+
+
 @dataclass
 class _Group:
-    """What is started and stopped together."""
+    """Processes that are started and stopped together."""
 
     keep: float  # seconds that it may run without a user
-    # By pid, with the connection on which each hears of the end.
-    users: dict[int, tuple[psutil.Process, socket.socket]] = field(default_factory=dict)
+    users: dict[int, _User] = field(default_factory=dict)  # by pid
     since: float = field(default_factory=time.monotonic)  # when it lost its last user
 
     def drop(self, pid: int) -> None:
-        if (user := self.users.pop(pid, None)) is not None:
+        user = self.users.pop(pid, None)
+        if user is not None:
             self.since = time.monotonic()
-            with user[1] as connection, contextlib.suppress(OSError):
-                connection.send(ENDED)
+            with user.connection, contextlib.suppress(OSError):
+                user.connection.send(ENDED)
 
 
 class Supervisor:
@@ -63,7 +72,9 @@ class Supervisor:
     """
 
     def __init__(self, home: Path, path: Path, keep: float) -> None:
-        self._home, self._path, self._keep = home, path, keep
+        self._home = home
+        self._path = path
+        self._keep = keep
         self._groups: dict[str, _Group] = {}
         self._children: dict[int, subprocess.Popen] = {}
         self._over = False
@@ -106,17 +117,20 @@ class Supervisor:
     def _reap(self) -> None:
         """Take the status of each child that has ended, also of those that it inherited."""
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                if (child := self._children.get(found[0])) is not None:
-                    child.returncode = os.waitstatus_to_exitcode(found[1])
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid in self._children:
+                    self._children[pid].returncode = os.waitstatus_to_exitcode(status)
 
     def _look_at_the_users(self) -> None:
         """Drop those that have ended, and end the groups that none has used for a while."""
         from labkit import process_info
 
         for name, group in list(self._groups.items()):
-            for pid, (process, _) in list(group.users.items()):
-                if not process_info.is_alive(process):
+            for pid, user in list(group.users.items()):
+                if not process_info.is_alive(user.process):
                     group.drop(pid)
             if not group.users and time.monotonic() - group.since > group.keep:
                 self._end(name)
@@ -124,8 +138,12 @@ class Supervisor:
     def _end(self, group: str | None, node: str | None = None) -> list[str]:
         from labkit.local import family
 
-        for name in [] if node else [group] if group else list(self._groups):
-            if (entry := self._groups.pop(name, None)) is not None:
+        ended = []  # names of whole groups
+        if node is None:
+            ended = [group] if group else list(self._groups)
+        for name in ended:
+            if name in self._groups:
+                entry = self._groups.pop(name)
                 for pid in list(entry.users):
                     entry.drop(pid)
         lab = os.environ.get(family.MARK, "").rpartition("@")[2]  # its home may be gone
@@ -146,7 +164,7 @@ class Supervisor:
                 os.close(file)
 
     def _do(
-        self, connection: socket.socket, files: list[int], *, do: str, protocol: int = 0, **given: Any
+        self, connection: socket.socket, files: list[int], *, do: str, protocol: int = 0, **arguments: Any
     ) -> object:
         if self._over and do in ("start", "use"):
             raise ConnectionAbortedError("it is ending")  # the client asks the next one
@@ -154,11 +172,11 @@ class Supervisor:
             return {"error": OTHER_VERSION}
         match do:
             case "start":
-                return self.start(stdin=files[0] if files else subprocess.DEVNULL, **given)
+                return self.start(stdin=files[0] if files else subprocess.DEVNULL, **arguments)
             case "use":
-                return self.use(connection=connection.dup(), **given)  # it stays open
+                return self.use(connection=connection.dup(), **arguments)  # it stays open
             case "status" | "leave" | "users" | "stop":
-                return getattr(self, do)(**given)
+                return getattr(self, do)(**arguments)
         raise ValueError(f"there is no request {do!r}")
 
     # -- requests -------------------------------------------------------------------------------------
@@ -166,7 +184,7 @@ class Supervisor:
     def start(
         self, *, command: list[str], group: str, log: str, env: dict[str, str], folder: str, stdin: int
     ) -> dict[str, object]:
-        """Start a program in a POSIX session of its own: its pid, or the error."""
+        """Start a program in a POSIX session of its own; return its pid, or the error."""
         self._group(group)
         try:
             Path(log).parent.mkdir(parents=True, exist_ok=True)
@@ -192,29 +210,33 @@ class Supervisor:
         return {"pid": child.pid}
 
     def status(self, *, pid: int) -> dict[str, int | None]:
-        """The exit status of what was started; None while it runs."""
+        """Return the exit status of what was started; None while it runs."""
         child = self._children.get(pid)
         return {"status": UNKNOWN if child is None else child.returncode}
 
     def use(self, *, group: str, pid: int, keep: float, connection: socket.socket) -> dict[str, object]:
         """Let a group run until `keep` seconds after the process `pid` has ended or left it."""
-        process, entry = psutil.Process(pid), self._group(group)
-        entry.drop(pid)  # its earlier connection
-        entry.keep, entry.users[pid] = min(keep, self._keep), (process, connection)
+        user = _User(psutil.Process(pid), connection)
+        used = self._group(group)
+        used.drop(pid)  # its earlier connection
+        used.keep = min(keep, self._keep)
+        used.users[pid] = user
         return {}
 
     def leave(self, *, group: str, pid: int) -> dict[str, bool]:
-        """End a process's use of a group, which runs on. Whether others use it."""
-        if (entry := self._groups.get(group)) is not None:
-            entry.drop(pid)
-        return {"in_use": bool(entry and entry.users)}
+        """End a process's use of a group, which runs on. Return whether others use it."""
+        used = self._groups.get(group)
+        if used is None:
+            return {"in_use": False}
+        used.drop(pid)
+        return {"in_use": bool(used.users)}
 
     def users(self) -> dict[str, list[int]]:
-        """The pids of the users of each group."""
+        """Return the pids of the users of each group."""
         return {name: list(group.users) for name, group in self._groups.items()}
 
     def stop(self, *, group: str | None, node: str | None) -> list[str]:
-        """Stop a group, one node of it, or everything. Returns what was running."""
+        """Stop a group, one node of it, or everything. Return what was running."""
         self._over = group is None
         return self._end(group, node)
 

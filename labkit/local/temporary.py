@@ -24,7 +24,7 @@ _LONGEST = family.SOCKET_LIMIT - len("/torch-shm-dir-abcdef/manager.sock")
 
 
 def problem(environment: Mapping[str, str]) -> str:
-    """Why this environment's folder for temporary files can't be used; empty if it can."""
+    """Say why this environment's folder for temporary files can't be used; empty if it can."""
     for name in _VARIABLES:
         folder = environment.get(name, "")
         if not folder:

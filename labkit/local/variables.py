@@ -52,9 +52,9 @@ _LOGIN_IN_AN_ADDRESS = re.compile(r"://[^/\s]*@")
 
 @dataclass(frozen=True)
 class Changes:
-    """What differs between this process and the nodes of a cluster."""
+    """The differences between this process and the nodes of a cluster."""
 
-    given: Mapping[str, str] = field(default_factory=dict)
+    added: Mapping[str, str] = field(default_factory=dict)
     handed: Mapping[str, str] = field(default_factory=dict, repr=False)  # from process to process only
     removed: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()  # that only a new cluster would have
@@ -62,21 +62,21 @@ class Changes:
 
     @property
     def names(self) -> set[str]:
-        """Names of the variables that workers have from this process."""
-        return {*self.given, *self.handed, *self.removed}
+        """The names of the variables that workers have from this process."""
+        return {*self.added, *self.handed, *self.removed}
 
     def applied_to(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment that a worker has, of a node with `environment`."""
         stays = {name: value for name, value in environment.items() if name not in self.removed}
-        return {**stays, **self.given, **self.handed}
+        return {**stays, **self.added, **self.handed}
 
     @property
     def env_vars(self) -> dict[str, str]:
-        """Those of a runtime environment, which can't remove any: `command` does that.
+        """The variables of a runtime environment, which can't remove any: `command` does that.
 
         A task's or actor's own runtime environment comes later, and counts more.
         """
-        return {**self.given, **dict.fromkeys(self.removed, REMOVED)}
+        return {**self.added, **dict.fromkeys(self.removed, REMOVED)}
 
     def command(self, python: str | None) -> str | None:
         """Return a command for ``py_executable`` that runs `python`, a command as well, after the changes."""
@@ -103,7 +103,10 @@ def changes(here: Mapping[str, str], nodes: Iterable[psutil.Process], *, forked:
         with contextlib.suppress(psutil.Error, OSError):
             environments.append(node.environ())
             folders.append(node.cwd())
-    given, handed, removed, kept = {}, {}, [], []
+    added = {}
+    handed = {}
+    removed = []
+    kept = []
     for name in sorted({*here}.union(*environments)):
         value = here.get(name)
         if _is_of_a_process(name) or all(there.get(name) == value for there in environments):
@@ -114,12 +117,12 @@ def changes(here: Mapping[str, str], nodes: Iterable[psutil.Process], *, forked:
             if name.isidentifier():  # a shell can't unset others, such as its own functions
                 removed.append(name)
         elif not _is_secret(name, value):
-            given[name] = value
+            added[name] = value
         elif forked:
             handed[name] = value
         else:
             kept.append(name)
-    return Changes(given, handed, tuple(removed), tuple(kept), _other_folder(folders))
+    return Changes(added, handed, tuple(removed), tuple(kept), _other_folder(folders))
 
 
 def _is_of_a_process(name: str) -> bool:
@@ -127,7 +130,7 @@ def _is_of_a_process(name: str) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether Ray must not write it down, or would change it: it replaces ``$NAME`` and needs UTF-8."""
+    """Return whether Ray must not write it down, or would change it: it replaces ``$NAME``, wants UTF-8."""
     if "$" in value or not value.isascii():
         return True
     return bool(_SECRET.search(name) or _LOGIN_IN_AN_ADDRESS.search(value))

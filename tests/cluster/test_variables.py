@@ -153,12 +153,12 @@ def test_each_kind_of_variable(monkeypatch):
     here = {"A": "new", "B_TOKEN": "s", "C": "https://me:s@host", "D": "a $B", "RAY_event_stats": "1"}
     nodes = [Raylet(A="old", GONE="1", **{"BASH_FUNC_x%%": "() {}"}), Raylet(A="new", OTHER_KEY="s")]
     found = changes(here, nodes, forked=True)
-    assert found.given == {"A": "new"} and found.removed == ("GONE", "OTHER_KEY")
+    assert found.added == {"A": "new"} and found.removed == ("GONE", "OTHER_KEY")
     assert found.handed == {"B_TOKEN": "s", "C": "https://me:s@host", "D": "a $B"}
     assert found.kept == ("RAY_event_stats",) and "me:s" not in repr(found)
     assert found.applied_to({"GONE": "1", "B_TOKEN": "t", "Z": "z"}) == {
         "Z": "z",
-        **found.given,
+        **found.added,
         **found.handed,
     }
     assert found.env_vars == {"A": "new", "GONE": REMOVED, "OTHER_KEY": REMOVED}
@@ -171,7 +171,7 @@ def test_gpus_are_given_out_by_nodes(monkeypatch, gpus):
     monkeypatch.setattr(machine, "gpus", lambda: gpus)
     found = changes({"CUDA_VISIBLE_DEVICES": "1"}, [Raylet(CUDA_VISIBLE_DEVICES="0")], forked=True)
     assert found.kept == (("CUDA_VISIBLE_DEVICES",) if gpus else ())
-    assert found.given == ({} if gpus else {"CUDA_VISIBLE_DEVICES": "1"})
+    assert found.added == ({} if gpus else {"CUDA_VISIBLE_DEVICES": "1"})
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "MYSQL_PWD", "api_key"])
