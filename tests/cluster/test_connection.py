@@ -196,6 +196,18 @@ def test_a_relative_token_file_stays_the_same_after_a_change_of_folder(tmp_path,
     assert os.environ["RAY_AUTH_TOKEN_PATH"] == "of-ray"
 
 
+def test_to_ask_for_the_current_cluster_changes_nothing(monkeypatch):
+    """It disconnected from one that had ended, which may take seconds."""
+    lab = cluster.Cluster("127.0.0.1:1")
+    lab._running = True
+    disconnected = []
+    monkeypatch.setattr(lab, "disconnect", lambda: disconnected.append(True))
+    monkeypatch.setattr("labkit.cluster._current", lab)
+    assert cluster.current() is lab
+    lab._running = False
+    assert cluster.current() is None and cluster.peek() is lab and not disconnected
+
+
 def test_what_a_server_for_ray_clients_says_of_its_own_failure_is_told(home, monkeypatch):
     def fail(**_):
         raise ConnectionError(
