@@ -10,8 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from labkit.cluster import connection
+from labkit.cluster import connection, current, peek
 from labkit.cluster.connection import check_reachable, read_token
+from labkit.cluster.handle import Cluster
 from labkit.errors import LabError
 from labkit.local import cluster, family, supervision
 from labkit.machine import free_port
@@ -167,7 +168,7 @@ def test_a_head_on_another_machine_that_falls_silent_is_noticed(monkeypatch):
 
     monkeypatch.setattr(handle, "_SILENT_FOR", 0.2)
     monkeypatch.setattr(handle, "_HEAD_EVERY", 0.05)
-    lab = cluster.Cluster("127.0.0.1:1")
+    lab = Cluster("127.0.0.1:1")
     lab._running = True
     lab._watch_head()
     assert not lab.is_running
@@ -198,14 +199,14 @@ def test_a_relative_token_file_stays_the_same_after_a_change_of_folder(tmp_path,
 
 def test_to_ask_for_the_current_cluster_changes_nothing(monkeypatch):
     """It disconnected from one that had ended, which may take seconds."""
-    lab = cluster.Cluster("127.0.0.1:1")
+    lab = Cluster("127.0.0.1:1")
     lab._running = True
     disconnected = []
     monkeypatch.setattr(lab, "disconnect", lambda: disconnected.append(True))
     monkeypatch.setattr("labkit.cluster._current", lab)
-    assert cluster.current() is lab
+    assert current() is lab
     lab._running = False
-    assert cluster.current() is None and cluster.peek() is lab and not disconnected
+    assert current() is None and peek() is lab and not disconnected
 
 
 def test_what_a_server_for_ray_clients_says_of_its_own_failure_is_told(home, monkeypatch):
