@@ -131,7 +131,7 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
         for part in ("start True", "a task ran 1 True", "True and again", "capacity None", "may add nodes"):
             assert part in told, told
         assert f"{set(given) or set()}" in told.splitlines()[-1]
-        said = {one["topic"]: one for one in json.loads(checked)["findings"]}
+        said = {finding["topic"]: finding for finding in json.loads(checked)["findings"]}
         assert said["nodes"]["text"] == "1 of 1 answered a task", checked
         assert "as here" in said["torch"]["text"] and "2 of 2 CPUs" in said["room"]["text"]
         assert all(one["ok"] for one in said.values())

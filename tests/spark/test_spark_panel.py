@@ -92,7 +92,7 @@ def test_ranks_are_followed(distributor, home, capsys):
         assert distributor.run(train, 2) == {"loss": 0.5, "group": mark}
     state = panel.state
     assert (state.status, state.world_size, len(state.workers)) == ("finished", 2, 2)
-    assert state.metrics() == {"loss": 0.5} and {one.rows for one in state.workers.values()} == {64}
+    assert state.metrics() == {"loss": 0.5} and {worker.rows for worker in state.workers.values()} == {64}
     (record,) = [r for r in records.find(os.environ["LABKIT_HOME"]) if r.run_id == panel.run_id]
     assert (record.engine, record.workers, record.state) == ("TorchDistributor", 2, "finished")
     assert record.epochs == 2
@@ -396,7 +396,7 @@ Root Cause (first observed failure):
     panel._log.write_text(report)
     panel.state.fail("RuntimeError: Connection closed by peer", 0)
     panel._keep_killed()
-    assert [(one.rank, one.text) for one in panel.state.failures] == [(1, "killed (SIGKILL)")]
+    assert [(failure.rank, failure.text) for failure in panel.state.failures] == [(1, "killed (SIGKILL)")]
 
 
 # -- the errors of lesson 07 --------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def panel(home):
 
 def _controllers(home):
     """Ray Train's controllers on the cluster of this home."""
-    ours = {one.pid for one in family.running(home)}
+    ours = {member.pid for member in family.running(home)}
     found = []
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
@@ -70,7 +70,7 @@ def test_without_workers(home, panel):
     assert (panel.state.status, panel.state.engine, panel.state.epochs) == ("finished", "one process", 3)
     assert panel.state.workers[0].made == result.return_value["steps"] == 24
     assert panel.state.workers[0].rows == 3 * 64 and len(panel.state.epoch_seconds) == 3
-    assert [one["epoch"] for one in panel.state.history] == [0, 1, 2]
+    assert [report["epoch"] for report in panel.state.history] == [0, 1, 2]
     assert panel.state.fraction() == 1.0 and 0 < panel.state.waiting_share() < 1
     record = runs.latest("run")
     assert record.seconds["between epochs"] > 0 and len(record.seconds_per_epoch) == 3
