@@ -44,7 +44,7 @@ def home(home):
 
 
 def members(home):
-    return [one.process for one in family.running(home, "cluster")]
+    return [member.process for member in family.running(home, "cluster")]
 
 
 def programs(home):
@@ -57,7 +57,7 @@ def programs(home):
 
 
 def roles(home):
-    return sorted(one.role for one in family.running(home, "cluster") if one.is_origin)
+    return sorted(member.role for member in family.running(home, "cluster") if member.is_origin)
 
 
 @ray.remote
@@ -231,7 +231,9 @@ def test_a_node_that_was_too_slow_or_had_one_port_twice_is_started_again(lab, tm
 @pytest.mark.each_change
 def test_a_node_that_dies_is_seen_and_its_place_can_be_filled(lab, home):
     node = lab.add_node(cpus=1)
-    raylet = next(one for one in family.running(home, "cluster", node.name) if one.role.endswith(": raylet"))
+    raylet = next(
+        member for member in family.running(home, "cluster", node.name) if member.role.endswith(": raylet")
+    )
     os.kill(raylet.origin.pid, signal.SIGKILL)
     until(lambda: node.name not in [n.name for n in lab.nodes])
     assert ray.get(where.remote()) in [n.id for n in lab.nodes]
@@ -487,7 +489,7 @@ def test_a_home_whose_path_is_not_ascii_has_its_sockets_elsewhere(tmp_path, monk
 
 
 def test_it_runs_on_without_what_it_can_do_without(lab, home):
-    [monitor] = [one for one in family.running(home, "cluster") if one.role == "head: monitor"]
+    [monitor] = [member for member in family.running(home, "cluster") if member.role == "head: monitor"]
     os.kill(monitor.pid, signal.SIGKILL)
     until(lambda: not runs(monitor.pid))
     assert lab.is_running and cluster.current() is lab and ray.get(ray.remote(lambda: 1).remote()) == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from labkit.cluster import connection
+from labkit.cluster import connection, current, peek
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.cluster.handle import Cluster
 from labkit.errors import LabError, NotReachable
@@ -131,7 +131,7 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
         for part in ("start True", "a task ran 1 True", "True and again", "capacity None", "may add nodes"):
             assert part in told, told
         assert f"{set(given) or set()}" in told.splitlines()[-1]
-        said = {one["topic"]: one for one in json.loads(checked)["findings"]}
+        said = {finding["topic"]: finding for finding in json.loads(checked)["findings"]}
         assert said["nodes"]["text"] == "1 of 1 answered a task", checked
         assert "as here" in said["torch"]["text"] and "2 of 2 CPUs" in said["room"]["text"]
         assert all(one["ok"] for one in said.values())
@@ -195,6 +195,18 @@ def test_a_relative_token_file_stays_the_same_after_a_change_of_folder(tmp_path,
     finally:
         connection.disconnect()
     assert os.environ["RAY_AUTH_TOKEN_PATH"] == "of-ray"
+
+
+def test_to_ask_for_the_current_cluster_changes_nothing(monkeypatch):
+    """It disconnected from one that had ended, which may take seconds."""
+    lab = Cluster("127.0.0.1:1")
+    lab._running = True
+    disconnected = []
+    monkeypatch.setattr(lab, "disconnect", lambda: disconnected.append(True))
+    monkeypatch.setattr("labkit.cluster._current", lab)
+    assert current() is lab
+    lab._running = False
+    assert current() is None and peek() is lab and not disconnected
 
 
 def test_what_a_server_for_ray_clients_says_of_its_own_failure_is_told(home, monkeypatch):

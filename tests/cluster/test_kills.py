@@ -118,7 +118,11 @@ def test_a_supervisor_that_is_killed_again_and_again_while_a_run_goes_on(home, t
         return int(progress.read_text() or 0) if progress.exists() else 0
 
     def supervisors():
-        return [one.process for one in family.running(home, family.SUPERVISOR) if one.program == "supervisor"]
+        return [
+            member.process
+            for member in family.running(home, family.SUPERVISOR)
+            if member.program == "supervisor"
+        ]
 
     try:
         until(lambda: step() > 5)
@@ -160,10 +164,10 @@ def test_two_hosts_with_one_home_both_have_a_cluster_and_end_only_their_own(home
     try:
         wait_for(here, "2")
         wait_for(there, "2")
-        mine = {one.pid for one in family.running(home)}
+        mine = {member.pid for member in family.running(home)}
         there.communicate("stop\n", timeout=300)  # it ends its cluster
-        assert {one.pid for one in family.running(home, "cluster") if one.is_origin} <= mine
-        assert [one.program for one in family.running(home, "cluster", "head")].count("raylet") > 0
+        assert {member.pid for member in family.running(home, "cluster") if member.is_origin} <= mine
+        assert [member.program for member in family.running(home, "cluster", "head")].count("raylet") > 0
         here.communicate("stop\n", timeout=300)
     finally:
         kill(here)

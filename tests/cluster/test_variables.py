@@ -103,9 +103,9 @@ def test_a_restarted_kernel_gives_its_workers_what_ray_init_would(home, tmp_path
             assert f"other values of {', '.join(named)}, and" in line and "lab.stop()" in line
             if not preload:
                 (server,) = [
-                    one.pid
-                    for one in family.running(home, "cluster")
-                    if one.is_origin and one.program == "forkserver"
+                    member.pid
+                    for member in family.running(home, "cluster")
+                    if member.is_origin and member.program == "forkserver"
                 ]
                 assert parent == server, log
             assert written_or_shown(home, "pear_0123456789") == []

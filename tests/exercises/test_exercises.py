@@ -36,7 +36,7 @@ def test_each_exercise_is_in_its_lesson_has_hints_and_may_be_left_alone(number, 
     heading = rf"(?m)^# ### Exercise {exercise.id}(?: ★+)? · {re.escape(exercise.title)}$"
     assert re.search(heading, text)
     assert f'check("{exercise.id}", ' in text
-    assert len([one for one in exercise.hints if one.strip()]) == len(exercise.hints) == 3
+    assert len([hint for hint in exercise.hints if hint.strip()]) == len(exercise.hints) == 3
     assert check(exercise.id, *(... for _ in signature(exercise.check).parameters)).state == "not attempted"
 
 

@@ -1,6 +1,7 @@
 """The exercises of lesson 05b: what is said of a mistake."""
 
 import contextlib
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from ray import tune
 from course.exercises import check, registry
 from course.exercises.answers import Wrong
 from tables import table
-from verdicts import changes, verdicts
+from verdicts import changes, solution, verdicts
 
 lesson_05b = registry.load("05b")
 
@@ -106,61 +107,34 @@ class Ended(Exception):
     """What Tune does to a trial that reports that it is done."""
 
 
-def descends(*, resume=True, count=True, velocity=True, skip=0, minus=False, place=None, **metrics):
-    """Gradient descent that picks up its work, and versions with a mistake; it knows no engine."""
-
-    def descend(config):
-        x, speed, done = 0.0, 0.0, 0
-        if resume and (checkpoint := tune.get_checkpoint()):
-            x, done = checkpoint["x"], checkpoint["done"] + skip
-            speed = checkpoint["speed"] if velocity else 0.0
-        for step in range(done if count else 0, config["steps"]):
-            speed = 0.5 * speed + (-config["lr"] * 2 if minus else 2 * -1 * config["lr"]) * (x - 3)
-            x += speed
-            state = {"x": x, "speed": speed, "done": step + 1}
-            tune.report({"loss": (x - 3) ** 2, **metrics}, checkpoint=place or state)
-
-    return descend
-
-
-def replays(config):
-    """It reports only the steps after those of the checkpoint, and computes all of them."""
-    checkpoint, x, speed = tune.get_checkpoint() or {"done": 0}, 0.0, 0.0
-    for step in range(config["steps"]):
-        speed = 0.5 * speed - config["lr"] * 2 * (x - 3)
-        x += speed
-        if step >= checkpoint["done"]:
-            tune.report({"loss": (x - 3) ** 2}, checkpoint={"done": step + 1})
-
-
-def at_its_end(config):
-    tune.report({"loss": 1.0}, checkpoint={})
-
-
-ONCE = tune.FailureConfig(max_failures=1)
-
-
-TRIALS = """
-  descends(), ONCE => solved
-  descends(resume=False), ONCE => starts from scratch
-  descends(velocity=False), ONCE => the velocity didn't
-  descends(count=False), ONCE => it makes 7 steps instead of 5: x resumed, and the count
-  descends(minus=True), ONCE => solved
-  descends(skip=1), ONCE => it makes 4 steps instead of 5: the count of steps resumed, and is off
-  descends(skip=-1), ONCE => it makes 6 steps instead of 5: the count of steps resumed, and is off
-  descends(done=1), ONCE => Tune hears of 1 of 5 steps
-  at_its_end, ONCE => If you report a metric `done`
-  replays, ONCE => computes the steps before it once more
-  descends(place="/tmp/x"), ONCE => '/tmp/x': that is a path and not a tune.Checkpoint
-  lambda config: config["lr"], ONCE => Tune hears of 0 of 5 steps
-  descends(), tune.FailureConfig() => isn't started again
-  descends(), tune.FailureConfig(max_failures=-1) => started forever
-  descends(), 1 => a FailureConfig is expected
+FROM = 'range(state["steps"], '
+LOOP, REPORT = f"    for step in {FROM}", "            tune.report"
+START = '{"x": 0.0, "velocity": 0.0, "steps": 0}'
+TRIALS = r"""
+  {} => solved
+  {'- config["lr"]': '+ -config["lr"]'} => solved
+  {"checkpoint := tune.get_checkpoint()": "checkpoint := None"} => starts from scratch
+  {LOOP: f'    state["velocity"] = 0.0\n{LOOP}'} => the velocity didn't
+  {FROM: "range("} => it makes 7 steps instead of 5: x resumed, and the count
+  {FROM: 'range(state["steps"] and state["steps"] + 1, '}
+    => it makes 4 steps instead of 5: the count of steps resumed, and is off
+  {FROM: 'range(state["steps"] and state["steps"] - 1, '}
+    => it makes 6 steps instead of 5: the count of steps resumed, and is off
+  {'{"loss"': '{"done": 1, "loss"'} => Tune hears of 1 of 5 steps
+  {'config["steps"])': "1)"} => If you report a metric `done`
+  {LOOP: f'    first, state = state["steps"], {START}\n    for step in range(',
+   REPORT: f"            if step >= first: {REPORT.strip()}"}
+    => computes the steps before it once more
+  {"tune.Checkpoint.from_directory(place)": "'/tmp/x'"} => '/tmp/x': that is a path and not a tune.Checkpoint
+  {REPORT: "            dict"} => Tune hears of 0 of 5 steps
+  {"max_failures=1": ""} => isn't started again
+  {"max_failures=1": "max_failures=-1"} => started forever
+  {"tune.FailureConfig(max_failures=1)": "1"} => a FailureConfig is expected
 """
 
 
-@pytest.mark.parametrize("answer, failures, said", table(TRIALS, globals()))
-def test_a_trial_picks_up_its_work(answer, failures, said, monkeypatch):
+@pytest.mark.parametrize("change, said", table(TRIALS, globals()))
+def test_a_trial_picks_up_its_work(change, said, monkeypatch, tmp_path):
     kept = []
 
     def run(tuner, name):
@@ -175,6 +149,9 @@ def test_a_trial_picks_up_its_work(answer, failures, said, monkeypatch):
             raise Wrong(str(error)) from error
 
     def report(metrics, checkpoint):
+        if isinstance(checkpoint, tune.Checkpoint):
+            folder = shutil.copytree(checkpoint.path, tmp_path / f"{len(kept)}")
+            checkpoint = tune.Checkpoint.from_directory(folder)
         kept.append(checkpoint)
         if metrics.get("done"):
             raise Ended
@@ -183,7 +160,7 @@ def test_a_trial_picks_up_its_work(answer, failures, said, monkeypatch):
     monkeypatch.setattr(tune, "report", report)
     monkeypatch.setattr(tune, "get_checkpoint", lambda: kept[-1] if kept else None)
     monkeypatch.setattr(lesson_05b, "run_tuner", run)
-    assert said in repr(check("05b-1", answer, failures))
+    assert said in repr(check("05b-1", *solution("05b-1", change)))
 
 
 def drivers(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):

@@ -134,8 +134,8 @@ def slowly():
 def validation():
     panel = TrainPanel("validation", reporter=NullReporter())
     followed(panel, trainer_of(validates=True))
-    told["validated"] = [one.status for one in panel.state.checkpoints]
-    told["metrics"] = [one.metrics.get("files") for one in panel.state.checkpoints]
+    told["validated"] = [checkpoint.status for checkpoint in panel.state.checkpoints]
+    told["metrics"] = [checkpoint.metrics.get("files") for checkpoint in panel.state.checkpoints]
 
 
 def sweep():

@@ -191,7 +191,7 @@ def test_check_says_what_is_there(there):
     """On each node, also where nothing is installed but Ray and torch."""
     home = {"LABKIT_HOME": f"{there.net.folder}/shared/home"}
     status, output = there.run("-m", "labkit", "check", there.address, "--json", **home)
-    said = {one["topic"]: one for one in json.loads(output)["findings"]}
+    said = {finding["topic"]: finding for finding in json.loads(output)["findings"]}
     assert status == 0, output
     assert [topic for topic in ("nodes", "torch", "home") if not said[topic]["ok"]] == []
     if there.kind != "scales by itself":

@@ -45,7 +45,10 @@ class Hand:
         self.steps, self.rows = [], []
 
     def weights(self):
-        return [getattr(one, "full_tensor", lambda one=one: one)() for one in self.model.parameters()]
+        return [
+            getattr(parameter, "full_tensor", lambda parameter=parameter: parameter)()
+            for parameter in self.model.parameters()
+        ]
 
     def epoch(self):
         self.steps.append(0)

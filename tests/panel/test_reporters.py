@@ -188,7 +188,7 @@ def _instances_of(box):
 def test_a_click_that_comes_after_the_end_interrupts_nothing(reporter, interrupts):
     """Without subshells it waits in the queue until the cell is done; the next cell must not suffer."""
     run = reporter.begin()
-    (button,) = [one for one in _instances_of(reporter._box) if one.__class__.__name__ == "Button"]
+    (button,) = [widget for widget in _instances_of(reporter._box) if widget.__class__.__name__ == "Button"]
     reporter.end(run)
     reporter._on_stop(button)
     os.kill(os.getpid(), signal.SIGINT)  # one of our own: what came before it is there by then

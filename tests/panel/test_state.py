@@ -187,9 +187,14 @@ def test_a_checkpoint_and_its_states(run):
     run("report", metrics={"loss": 1.0}, epoch=4)
     run("checkpoint", path="/c/1", bytes=200, status="pending", metrics={"loss": 1.0})
     run("checkpoint", path="/c/1", status="deleted")
-    assert [(one.label, one.bytes, one.status, one.deleted) for one in run.state.checkpoints] == [
-        ("before epoch 1", 100, "committed", False), ("epoch 5", 200, "pending", True),
-    ]  # fmt: skip
+    first, second = run.state.checkpoints
+    assert (first.label, first.bytes, first.status, first.deleted) == (
+        "before epoch 1",
+        100,
+        "committed",
+        False,
+    )
+    assert (second.label, second.bytes, second.status, second.deleted) == ("epoch 5", 200, "pending", True)
     assert run.state.kept == 1 and run.state.to_record()["checkpoint"] == "/c/0"
 
 
@@ -219,7 +224,7 @@ def test_validations_on_the_time_axis(run):
     run.saved(0, 15).validation(0, 16).decided(0, 26, "timed out")  # one that is killed says nothing
     run.saved(1, 20).validation(1, 21, 22, text="ValueError: no\nrows")  # known before Ray says so
     run.validation(3, 30).saved(3, 31, "pending")  # of an earlier run: heard of before its metrics are
-    assert [one.validating for one in run.state.checkpoints] == [False, False, True]
+    assert [checkpoint.validating for checkpoint in run.state.checkpoints] == [False, False, True]
     assert run.row("validation", now=40) == [
         ("1", 16, 26, "timed out"), ("2", 21, 22, "failed"), ("4", 30, 40, ""),
     ]  # fmt: skip
@@ -238,8 +243,8 @@ def test_a_step_of_the_next_epoch_may_overtake_a_report():
         for epoch in (0, 1, 2):
             run("report", 40, metrics={"epoch": epoch + first, "loss": 1.0}, passes=epoch + 1, step=0)
             run.saved(epoch + first, 41)
-        assert [one["epoch"] for one in run.state.history] == [0, 1, 2] and run.state.fraction() == 1.0
-        assert [one.label for one in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
+        assert [report["epoch"] for report in run.state.history] == [0, 1, 2] and run.state.fraction() == 1.0
+        assert [checkpoint.label for checkpoint in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
 
 
 NO_NUMBERS = {"one": "one", "True": True}

@@ -51,7 +51,7 @@ def test_two_executors(home):
     context = session.sparkContext
     assert context.defaultParallelism == 2
     mine = group()
-    assert [one.role for one in family.running(home, mine) if one.is_origin] == ["spark: java"]
+    assert [member.role for member in family.running(home, mine) if member.is_origin] == ["spark: java"]
     pids = context.parallelize(range(2), 2).map(lambda _: os.getppid()).collect()
     assert len(set(pids)) == 2  # one Python daemon under each executor
     # Not out of the zip that Spark would put before it: each new process would compile that again.
@@ -62,7 +62,7 @@ def test_two_executors(home):
     assert stat.S_IMODE(defaults.stat().st_mode) == 0o600
     secret = defaults.read_text().split("spark.authenticate.secret ")[1].split()[0]
     assert context.getConf().get("spark.authenticate.secret") == secret
-    members = [one.process for one in family.running(home, mine)]
+    members = [member.process for member in family.running(home, mine)]
     commands = [" ".join(process.cmdline()) for process in members]
     assert len(commands) >= 5  # driver, two executors with their Python daemons
     assert not any(secret in command for command in commands)

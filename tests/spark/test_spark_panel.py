@@ -92,7 +92,7 @@ def test_ranks_are_followed(distributor, home, capsys):
         assert distributor.run(train, 2) == {"loss": 0.5, "group": mark}
     state = panel.state
     assert (state.status, state.world_size, len(state.workers)) == ("finished", 2, 2)
-    assert state.metrics() == {"loss": 0.5} and {one.rows for one in state.workers.values()} == {64}
+    assert state.metrics() == {"loss": 0.5} and {worker.rows for worker in state.workers.values()} == {64}
     (record,) = [r for r in records.find(os.environ["LABKIT_HOME"]) if r.run_id == panel.run_id]
     assert (record.engine, record.workers, record.state) == ("TorchDistributor", 2, "finished")
     assert record.epochs == 2
@@ -380,6 +380,23 @@ def test_what_is_no_distributor_and_where_ranks_find_the_panel():
             conf = {"spark.driver.host": "10.0.0.7", "spark.master": "spark://10.0.0.8:7077"}
 
     assert panel_of("m").watch(Active()).host() == "10.0.0.7"
+
+
+def test_a_rank_that_was_killed_is_found_in_torchruns_report(tmp_path):
+    """The others have failed, too: by a lost connection, or since torchrun ended them."""
+    report = """Failures:
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 7)  (SIGTERM)
+Root Cause (first observed failure):
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 8)  (SIGKILL)
+"""
+    panel = panel_of("07-report")
+    panel._log = tmp_path / "log"
+    panel._log.write_text(report)
+    panel.state.fail("RuntimeError: Connection closed by peer", 0)
+    panel._keep_killed()
+    assert [(failure.rank, failure.text) for failure in panel.state.failures] == [(1, "killed (SIGKILL)")]
 
 
 # -- the errors of lesson 07 --------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def test_a_cluster_that_does_not_answer_is_one_line_with_a_fix(capsys):
 
 def found(*answers, here=HERE, **settings):
     nodes = [(f"10.0.0.{number}", answer) for number, answer in enumerate(answers, start=1)]
-    return {one.topic: one for one in compare(nodes, Settings(home="/home/me", **settings), here)}
+    return {node.topic: node for node in compare(nodes, Settings(home="/home/me", **settings), here)}
 
 
 def test_what_differs_between_nodes_is_said_with_their_addresses():

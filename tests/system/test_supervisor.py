@@ -44,7 +44,9 @@ def start(home, tmp_path):
 
 def sleepers(home, group="one"):
     return [
-        one.pid for one in family.running(home, group) if process_info.program_name(one.process) == "sleep"
+        member.pid
+        for member in family.running(home, group)
+        if process_info.program_name(member.process) == "sleep"
     ]
 
 
@@ -167,7 +169,7 @@ def test_stop_ends_all_of_a_group_and_nothing_else(home, start, tmp_path, script
         until(
             lambda: len(sleepers(home)) + len(sleepers(home, family.SUPERVISOR)) >= script.count("sleep 12")
         )
-        mine = {one.pid for one in family.running(home)} - {kept.pid, supervisor_of(home).pid}
+        mine = {member.pid for member in family.running(home)} - {kept.pid, supervisor_of(home).pid}
         assert supervision.stop(home, "one") and not family.running(home, "one")
         assert runs(kept.pid) and began.status() is not None
         supervision.stop(home)
@@ -201,7 +203,7 @@ def test_a_process_of_another_lab_is_not_ours(home, start, tmp_path):
     (tmp_path / "other").mkdir()
     start(SLEEP)
     other = supervision.start(tmp_path / "other", SLEEP, group="one", log=tmp_path / "log")
-    assert other.pid not in {one.pid for one in family.running(home)}
+    assert other.pid not in {member.pid for member in family.running(home)}
     supervision.stop(home)
     assert runs(other.pid)
     supervision.stop(tmp_path / "other")

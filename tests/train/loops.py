@@ -76,7 +76,7 @@ def train_loop(config, _=None):
                 model(x)
         metrics = {"loss": loss.item(), "epoch": epoch, "step": steps, "rmse": 5.0 - epoch}
         report(metrics, checkpoint=checkpoint_of(epoch))
-    return {"steps": steps, "weights": [one.tolist() for one in model.parameters()]}
+    return {"steps": steps, "weights": [parameter.tolist() for parameter in model.parameters()]}
 
 
 def trainer_of(home, *, workers=2, run=None, loop=train_loop, datasets=None, shared=None, **config):

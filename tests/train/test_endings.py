@@ -157,7 +157,7 @@ def test_a_validation_with_an_odd_exception_is_a_failed_validation(lab, home, pa
         "lock": "HoldsALock: the",
         "exit": "SystemExit: there is",
     }
-    assert all(one.reason.startswith(reasons[how]) for one in panel.state.checkpoints)
+    assert all(checkpoint.reason.startswith(reasons[how]) for checkpoint in panel.state.checkpoints)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,9 @@ from labkit.cluster import capacity
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.local import family
 from labkit.panel.reporters import NullReporter
+from labkit.settings import Settings
 from labkit.train import TrainPanel
-from labkit.train.callbacks import ReportCallback
+from labkit.train.callbacks import ReportCallback, first_failure
 from labkit.worker import hooks
 from labkit.worker.mailbox import Mailbox
 from labs import held_cpus, idle, interrupt_when, until
@@ -48,7 +49,7 @@ def panel(home):
 
 def _controllers(home):
     """Ray Train's controllers on the cluster of this home."""
-    ours = {one.pid for one in family.running(home)}
+    ours = {member.pid for member in family.running(home)}
     found = []
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
@@ -69,7 +70,7 @@ def test_without_workers(home, panel):
     assert (panel.state.status, panel.state.engine, panel.state.epochs) == ("finished", "one process", 3)
     assert panel.state.workers[0].made == result.return_value["steps"] == 24
     assert panel.state.workers[0].rows == 3 * 64 and len(panel.state.epoch_seconds) == 3
-    assert [one["epoch"] for one in panel.state.history] == [0, 1, 2]
+    assert [report["epoch"] for report in panel.state.history] == [0, 1, 2]
     assert panel.state.fraction() == 1.0 and 0 < panel.state.waiting_share() < 1
     record = runs.latest("run")
     assert record.seconds["between epochs"] > 0 and len(record.seconds_per_epoch) == 3
@@ -363,3 +364,66 @@ def test_no_secret_travels_with_a_panel(lab, home, panel):
 KILLED = (
     "rank 1 is gone: signal 9 (SIGKILL) ended it, as `kill -9` does, or the system when its memory runs out"
 )
+
+
+class HealthCheckFailed(Exception):
+    def __init__(self, message):
+        super().__init__("A worker health check failed.")
+        self.health_check_failure = ray.exceptions.RayActorError(error_msg=message)
+
+
+OF_THE_LOOP = ray.exceptions.RayActorError(error_msg="The actor died unexpectedly: one of the reader's own")
+
+
+DEAD = HealthCheckFailed("The actor is dead because its worker process has died.")
+
+
+LOST = HealthCheckFailed("The actor died unexpectedly because its node has died.")
+
+
+FULL = HealthCheckFailed("")
+
+
+FULL.health_check_failure = ray.exceptions.OutOfMemoryError("1 worker(s) … the node running low on memory.")
+
+
+OF_RAY = {"__module__": "ray.train.v2._internal.exceptions"}
+
+
+HUNG = type("WorkerHealthCheckTimeoutError", (Exception,), OF_RAY)(
+    "A worker health check has been hanging for 5 s.\nSet RAY_TRAIN_… to wait longer"
+)
+
+
+GLOO = RuntimeError("Traceback (most recent call last):\n  …\nRuntimeError: Connection closed by peer")
+
+
+@pytest.mark.parametrize(
+    "exceptions, rank, text",
+    [
+        ({0: GLOO, 1: DEAD}, 1, "rank 1 is gone"),
+        ({0: GLOO, 2: LOST}, 2, "rank 2 is gone"),
+        ({0: GLOO, 1: FULL}, 1, "rank 1 is gone"),
+        ({0: OF_THE_LOOP}, 0, f"RayActorError: {OF_THE_LOOP}"),
+        ({1: HUNG}, 1, "rank 1 failed: A worker health check has been hanging for 5 s."),
+        ({0: GLOO, 1: GLOO}, 0, f"RuntimeError: {GLOO}"),
+    ],
+)
+def test_the_failure_that_caused_the_others_is_told(exceptions, rank, text):
+    failure = first_failure(exceptions)
+    assert (failure.rank, failure.text) == (rank, text)
+    died = getattr(exceptions[rank], "health_check_failure", "") if text.endswith(" is gone") else ""
+    assert failure.died == str(died)
+
+
+def test_a_run_without_a_cluster_of_the_lab_has_rays_word_on_a_death(tmp_path):
+    panel = TrainPanel("run", settings=Settings(home=tmp_path), reporter=NullReporter())
+    panel.state.start()
+    for rank, died in ((0, LOST), (1, FULL), (2, DEAD)):
+        event = {"kind": "failure", "run": panel.run_id, "rank": rank, "text": f"rank {rank} is gone"}
+        panel.receive(event | {"died": str(died.health_check_failure)})
+    assert [failure.text for failure in panel.state.failures] == [
+        "rank 0 is gone: its node was lost",
+        "rank 1 is gone: Ray killed it, because its node was running low on memory",
+        "rank 2 is gone: it may have crashed or been killed, and Ray doesn't know which",
+    ]

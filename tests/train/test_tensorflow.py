@@ -148,7 +148,7 @@ def test_one_loop_trains_one_model_on_any_number_of_workers_and_a_crash_loses_no
     assert distance(weights_of(home, "two", 0), weights_of(home, "two", 1)) == 0
     assert distance(weights_of(home, "two"), weights_of(home, "one")) < 1e-4
     state = panel.state
-    assert (state.status, [one["epoch"] for one in state.history]) == ("finished", list(range(EPOCHS)))
+    assert (state.status, [report["epoch"] for report in state.history]) == ("finished", list(range(EPOCHS)))
     assert {worker.node for worker in state.workers.values()} == {"head", "node-2"}
     assert state.history[0]["loss"] < 2.7  # a model that knows nothing: ln 10, however many workers
 

@@ -99,7 +99,7 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
     how, log = {1: "raise", 2: "hang", 4: "text"}, tmp_path / "seen"
     result = panel.fit(trainer_of(home, workers=2, epochs=6, how=how, reported=log))
     assert panel.state.status == "finished"
-    by_epoch = {one.label: one for one in panel.state.checkpoints}
+    by_epoch = {checkpoint.label: checkpoint for checkpoint in panel.state.checkpoints}
     assert {label: one.status for label, one in by_epoch.items()} == {
         "epoch 1": "validated", "epoch 2": "failed", "epoch 3": "timed out", "epoch 4": "validated",
         "epoch 5": "failed", "epoch 6": "validated",
@@ -125,4 +125,4 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
     # The training did not wait: its last epoch began before the validation that hung was given up.
     assert trained[-1].begin < validated[2].end
     kept = runs.latest("run").extra["checkpoints"]
-    assert [one["status"] for one in kept] == [one.status for one in panel.state.checkpoints]
+    assert [one["status"] for one in kept] == [checkpoint.status for checkpoint in panel.state.checkpoints]

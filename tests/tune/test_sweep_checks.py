@@ -1,5 +1,6 @@
 """What cannot work in a sweep is refused before anything starts; what is read of a tuner and its trials."""
 
+import functools
 import json
 import logging
 from types import SimpleNamespace
@@ -111,6 +112,25 @@ def test_a_name_that_is_taken_and_what_is_no_tuner(check, tmp_path):
 
 
 # -- what is read ---------------------------------------------------------------------------------------
+
+
+class Net:
+    """As most objects, it has no `repr` of its own."""
+
+    def __init__(self, width, token="x"):
+        self.width, self.token = width, token
+
+
+@pytest.mark.parametrize(
+    "choices, words",
+    [
+        ([nn.ReLU, nn.Tanh], ["ReLU", "Tanh"]),
+        ([Net(8), Net(16)], ["Net(width=8)", "Net(width=16)"]),
+        ([functools.partial(function, password="x"), ""], ["partial", ""]),
+    ],
+)
+def test_classes_functions_and_objects_of_a_grid_are_told_apart(choices, words):
+    assert [trials.shown_config({"one": choice})["one"] for choice in choices] == words
 
 
 def test_a_configuration_is_shown_flat_with_plain_numbers_and_names_and_without_secrets():

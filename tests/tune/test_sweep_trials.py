@@ -1,9 +1,12 @@
 """What is read of Tune's trials: their numbers, ends and failures."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
+import ray
 from ray import tune
+from ray.air.execution.resources import placement_group
 from ray.tune.schedulers import (
     ASHAScheduler,
     MedianStoppingRule,
@@ -74,6 +77,53 @@ def paused(x):
     trial = tune.experiment.Trial("none", trial_id=f"t{x}", stub=True)
     trial.status = "PENDING"
     return trial
+
+
+def test_trials_that_report_once_have_run(monkeypatch):
+    """They are over when Tune's step ends, so none is seen running then."""
+    panel = SweepPanel("short")
+    panel.plan = TunerPlan.from_tuner(tune.Tuner(print, tune_config=tune.TuneConfig(metric="count")))
+    panel.state = panel.new_state()
+    panel.state.start("start")
+    monkeypatch.setattr(SweepPanel, "current", lambda: panel)
+    callback, both = SweepCallback(), [
+        SimpleNamespace(
+            trial_id=f"t{x}", experiment_tag=f"{x}_x={x}", status="RUNNING", config={"x": x},
+            run_metadata=SimpleNamespace(last_result={}),
+        )
+        for x in range(2)
+    ]  # fmt: skip
+    callback.on_step_begin(trials=both)
+    for trial in both:
+        callback.on_trial_result(trial=trial, result={"count": 1, "training_iteration": 1})
+    for trial in both:
+        trial.run_metadata.last_result = {"count": 1, "training_iteration": 1, "done": True}
+        callback.on_trial_complete(trial=trial)
+        trial.status = "TERMINATED"
+    callback.on_step_end()
+    assert panel.state.counts() == {"finished": 2} and panel.state.at_once == 2
+    assert "training" in panel.state.phases
+
+
+def test_only_tunes_own_placement_groups_are_removed_later(monkeypatch):
+    module, removed = placement_group, []
+    for owner in (module, ray.util):
+        monkeypatch.setattr(owner, "remove_placement_group", removed.append)
+
+    class Group:
+        def wait(self, seconds):
+            asked.set()
+
+    with trials.without_lost_cpus():
+        asked, groups = threading.Event(), [Group() for _ in range(3)]
+        ray.util.remove_placement_group(groups[0])  # the reader's
+        assert removed == groups[:1] and not asked.is_set()
+        for call, group in zip(("ray.util.remove", "remove"), groups[1:], strict=True):
+            asked.clear()
+            exec(f"{call}_placement_group(group)", vars(module), {"group": group})
+            assert asked.wait(10)
+    assert removed[0] is groups[0] and {*removed} == {*groups}
+    assert ray.util.remove_placement_group == module.remove_placement_group
 
 
 def test_a_scheduler_inside_another_one_decides():
