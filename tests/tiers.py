@@ -243,7 +243,7 @@ TOUCHED = {
     "benchmarks/_engines/": ("comparison",),
     "benchmarks/": ("benchmarks", "campaign"),
     "tools/": ("bundle", "additions", "slides"),
-    "docs/api.md": ("additions",),
+    "docs/subjects.md": ("additions",),
     "tools/website.py": ("website",),
 }
 
