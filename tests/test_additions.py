@@ -72,6 +72,22 @@ def test_a_lesson_is_not_dense(name):
     assert 10 * short <= len(sentences)
 
 
+def test_a_lesson_has_at_most_forty_new_names():
+    """Names in code font that no earlier lesson has, except those in a table of older tutorials."""
+    known: set[str] = set()
+    for name in sorted(name for name in LESSONS if name[0].isdigit()):
+        new = names_in_code_font(LESSONS[name]) - known
+        assert len(new) <= 40, f"{name}: {sorted(new)}"
+        known |= new
+
+
+def names_in_code_font(cells):
+    shown = [cell.source for cell in cells if cell.kind == "markdown" and not cell.is_note]
+    text = re.sub(r"(?s)```.*?```|\| older[^\n]*(\n\|[^\n]*)*", "", "\n".join(shown))
+    names = re.findall(r"`([A-Za-z_][\w.]*)[^`\n]*`", text)
+    return {name.rpartition(".")[2] for name in names if not name.endswith((".py", ".ipynb"))}
+
+
 @pytest.mark.parametrize("name", LESSONS)
 def test_each_exercise_has_stars(name):
     text = "\n".join(cell.source for cell in LESSONS[name] if cell.kind == "markdown")
