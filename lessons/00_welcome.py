@@ -242,6 +242,7 @@ first.rows_per_second / (1 - first.waiting_share)
 # | Which settings are best, without paying for all of them? | 05 |
 # | How does a sweep survive a night of failures? | 05b |
 # | Validation takes longer than training. Can it run next to it? | 06 |
+# | One validation takes hours. Can several workers share it? | 06b |
 # | I use TensorFlow, or Spark | 04, 07 |
 # | Machines fail. What does that cost me? | 08 |
 # | Are more machines worth it? | 09 |

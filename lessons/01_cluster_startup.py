@@ -335,6 +335,57 @@ images.flags.writeable
 # `ray.get` did not copy the array. It's a view of the shared memory, so it's read-only.
 
 # %% [markdown]
+# ## Who uses the CPUs?
+# A colleague's job waits on your cluster. Which task has the CPUs, and did anything fail? The dashboard shows it in the browser. Its source is Ray's *state API*, which you can ask from a notebook. Here is one task that holds two CPUs, and two that compute:
+
+
+# %%
+@ray.remote
+def seconds_per_row(seconds, rows):
+    print(f"there are {rows} rows")
+    return seconds / rows
+
+
+long_nap = nap.options(num_cpus=2).remote(20)
+both = [seconds_per_row.remote(6, rows) for rows in (3, 0)]
+ready, waiting = ray.wait(both, num_returns=2)
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** One of them divided by zero, and the cell showed no error, because it didn't call `ray.get`. What does the cluster know about that task?
+
+# %%
+predict("01-g", ..., choices=["nothing", "that it finished", "that it failed, and why"])
+
+# %%
+from ray.util.state import get_log, list_tasks
+
+
+def tasks(name, state):
+    wanted = [("name", "=", name), ("state", "=", state)]
+    return list_tasks(address=lab.address, filters=wanted, detail=True)
+
+
+while not tasks("seconds_per_row", "FAILED"):
+    time.sleep(0.5)  # processes report their tasks once a second
+
+# %%
+for task in tasks("nap", "RUNNING") + tasks("seconds_per_row", "FAILED"):
+    print(task.name, task.state, task.required_resources, "process", task.worker_pid)
+
+failed = tasks("seconds_per_row", "FAILED")
+print(failed[0].error_message)
+print("It printed:", *get_log(address=lab.address, task_id=failed[0].task_id))
+reveal("01-g", "that it failed, and why" if failed[0].error_message else "nothing")
+ray.cancel(long_nap)
+
+# %% tags=["claim"]
+assert len(failed) == 1 and "ZeroDivisionError" in failed[0].error_message
+assert "there are 0 rows" in "".join(get_log(address=lab.address, task_id=failed[0].task_id))
+assert len(tasks("seconds_per_row", "FINISHED")) == 1
+
+# %% [markdown]
+# `nap` holds the two CPUs, and you have the number of its process, for `py-spy` or `kill`. Give `list_tasks` the address of your cluster: without it, Ray looks for one on this machine, and may find a colleague's. `list_actors` and `list_nodes` work in the same way. What a task prints is in a log file of its process, from which `get_log` reads the lines of this task.
+#
 # ## Asking for too much
 # If a Ray job does nothing, it may be waiting for something that the cluster doesn't have.
 
@@ -508,6 +559,7 @@ check("01-4", Saved)
 # - Ray's CPUs are counted, not measured. A task that finds none waits, without an error.
 # - Tasks and actors run in other processes, on copies of your variables. Shared state belongs in an actor.
 # - Lost tasks run again from their beginning. Lost actors forget everything that they didn't save.
+# - `list_tasks` shows which tasks hold CPUs, and why one failed, as the dashboard does.
 #
 # | older tutorials | today |
 # |---|---|

@@ -183,28 +183,42 @@ pandas.DataFrame({record.name: record.seconds for record in (one, two)}).round(2
 # **3 · `report`** sends metrics, and Ray keeps those of rank 0, but only together with a checkpoint (lesson 03b). Here there is none, so `result.metrics` is `None`. The lab's record has every report: `two.history`. All ranks have to call it equally often; lesson 03b shows what happens otherwise.
 #
 # **4 · `TorchTrainer`** starts the workers, gives each one CPU (or, with `use_gpu=True`, one GPU), and connects them into a **process group**.
+#
+# ## A GPU for each worker
+# `ScalingConfig(num_workers=2, use_gpu=True)` reserves a GPU for each worker, and nothing in your loop changes: `get_device()` returns the worker's GPU, and `prepare_model` moves the model there. In these workers Ray sets `CUDA_VISIBLE_DEVICES`, a list of the GPUs that a process may see, to those of all workers on the same machine.
+#
+# Forget `use_gpu=True`, and nothing fails. So ask the workers what they have:
+
+# %%
+import os
+
+from labkit.settings import Settings
+from ray.train.torch import get_device
+
+
+def where(config):
+    model = torch.nn.Linear(2, 1).to(get_device())  # what `prepare_model` does first
+    return {
+        "reserved": ray.get_runtime_context().get_accelerator_ids()["GPU"],
+        "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "a GPU is available": torch.cuda.is_available(),
+        "the model is on": str(model.weight.device),
+    }
+
+
+scaling = ScalingConfig(num_workers=2, use_gpu=Settings.from_env().use_gpu)  # False without GPUs
+placed = TorchTrainer(where, scaling_config=scaling).fit().return_value
+placed
 
 # %% tags=["claim"]
-assert together.metrics is None and together.metrics_dataframe is None
-assert [report["epoch"] for report in two.history] == list(range(8))
-
-
-def what_becomes_of_loaders(config):
-    numbers = torch.utils.data.TensorDataset(torch.arange(40))
-    some = torch.utils.data.SubsetRandomSampler(range(20))
-    in_fours = torch.utils.data.BatchSampler(range(40), 4, False)
-    mine = DataLoader(numbers, batch_size=4, sampler=some)
-    rows = [row for (batch,) in prepare_data_loader(mine) for row in batch.tolist()]
-    single = {batch.shape for (batch,) in prepare_data_loader(DataLoader(numbers, batch_sampler=in_fours))}
-    kept = prepare_data_loader(mine, add_dist_sampler=False)
-    return len(rows), max(rows), single, {row for (batch,) in kept for row in batch.tolist()}
-
-
-trainer = TorchTrainer(what_becomes_of_loaders, scaling_config=ScalingConfig(num_workers=2))
-rows, largest, single, kept = trainer.fit().return_value
-assert rows == 20 and largest >= 20 and single == {torch.Size([])} and kept == set(range(20))
+if not torch.cuda.is_available():
+    assert placed["reserved"] == [] and not placed["a GPU is available"]
+    assert placed["the model is on"] == "cpu"
 
 # %% [markdown]
+# Without a GPU, nothing is reserved, and the variable isn't set. (Start JupyterLab with `LABKIT_GPU=1` on a machine with GPUs to see the other case.) Older versions of Ray set it to an empty text in a worker that had reserved no GPU, so that it saw none. Ray 2.60 leaves it as it was
+# ([issue 54868](https://github.com/ray-project/ray/issues/54868)): on a machine with GPUs, such a worker sees all of them, and may use one that belongs to another run. `torch.cuda.is_available()` doesn't tell you that a GPU is yours; what is *reserved* does.
+#
 # ## Is it the same model?
 # Each worker used 64 images per step, and the one process used 128. The images of all workers in one step are the **global batch**, and here it was 128 both times.
 
@@ -407,12 +421,25 @@ check("03-1", train_blanks)
 # ## Key points
 # - Four lines change: `prepare_model`, `prepare_data_loader`, `report`, and `TorchTrainer(...).fit()` around it.
 # - DDP averages gradients in `backward()`, so two workers with 64 rows train the model that one process trains with 128.
+# - `use_gpu=True` reserves a GPU for each worker. Only what is reserved is yours, whatever the process sees.
 # - If the global batch grows, so should the learning rate, after a warm-up.
 # - Two workers are worth it when each has its own GPU, core or wait, when steps are long compared with the exchange, and the run is long compared with its start.
 #
+# Tutorials before Ray 2 use a class, `TrainingOperator` of `ray.util.sgd`. Its methods became lines of your loop:
+#
 # | older tutorials | today |
 # |---|---|
-# | `ray.util.sgd`, `TrainingOperator`, `register(models=…, schedulers=…)` | a training function and `TorchTrainer` |
+# | `setup(config)` | the first lines of the training function |
+# | `register(models=model, optimizers=optimizer)` | `prepare_model(model)`; the optimizer as in one process |
+# | `register(schedulers=…)`, which stepped by itself | your loop calls `scheduler.step()` |
+# | `register_data(train_loader=loader)` | `prepare_data_loader(loader)` |
+# | `train_epoch(iterator, info)`, `train_batch(batch, info)` | your own two `for` loops |
+# | `validate(iterator, info)` | a loop with an all-reduce (03-5), or a validator (lesson 06) |
+# | `ddp_args={"find_unused_parameters": True}` | `prepare_model(model, parallel_strategy_kwargs={…})` |
+# | `use_fp16=True`, `apex_args` | `torch.autocast` |
+# | `TorchTrainer(training_operator_cls=…, num_workers=2, use_gpu=True)` | `TorchTrainer(train_loop, scaling_config=ScalingConfig(…))` |
+# | `trainer.train()` and `trainer.validate()`, an epoch each | one `fit()`; the loop has the epochs and reports each |
+# | `trainer.get_model()`, `trainer.save(file)` | `return_value`, or a checkpoint (lesson 03b) |
 #
 # Five recipes go on from here, each with one idea: `notebooks/recipes/where_a_step_goes.ipynb` draws how computing hides the exchange, `notebooks/recipes/compute_in_bfloat16.ipynb` uses 16 bits, `notebooks/recipes/feed_it_faster.ipynb` reads data that fits into memory, `notebooks/recipes/two_models_in_one_loop.ipynb` trains a GAN, and `notebooks/recipes/unused_weights.ipynb` a model with several heads.
 

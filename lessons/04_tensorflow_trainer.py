@@ -331,18 +331,51 @@ check("04-3", train_resumable)
 # %% [markdown]
 # The check asked for the restart with `FailureConfig(max_failures=1)`. If a run has ended with an error, a new trainer with the *same name* and storage resumes it in the same way.
 #
+# ## Start from an old run
+# That was one run which continues. Often you want a *new* run that begins where an old one ended: two more epochs, other rows, a smaller learning rate. Older tutorials gave the old checkpoint to the trainer, as `resume_from_checkpoint=`. Today it's a value like any other: it goes into `train_loop_config`, and the loop loads it, inside the scope.
+
+
+# %%
+def train_on(config):
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope(), config["checkpoint"].as_directory() as folder:
+        model = tf.keras.models.load_model(f"{folder}/model.keras")
+    model.fit(in_batches(train, 128), epochs=2, verbose=0, callbacks=[ReportCheckpointCallback()])
+    return int(model.optimizer.iterations.numpy())
+
+
+trainer = TensorflowTrainer(
+    train_on,
+    train_loop_config={"checkpoint": result.checkpoint},  # of the run at the beginning
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(worker_runtime_env={"env_vars": KERAS_2}),
+)
+continued = trainer.fit()
+continued.return_value
+
+# %% tags=["claim"]
+assert continued.return_value == (8 + 2) * 11
+assert continued.checkpoint.path != result.checkpoint.path
+
+# %% [markdown]
+# 88 updates of the old run and 22 new ones: the file has the optimizer, too. The new run has a name and checkpoints of its own, and the old one is unchanged.
+#
 # ## Key points
 # - A strategy gets the *global* batch and divides it; in PyTorch you give each worker its own batch.
 # - Build and compile the model inside the scope. Outside of it, every worker trains a model of its own, without an error.
 # - Rows have to be divided once: by TensorFlow's auto-sharding, or by Ray.
 # - Every rank saves and every rank reports; only rank 0 passes a folder. Save the epoch with the model.
+# - A new run starts from an old checkpoint that you put into `train_loop_config`.
 # - On several workers, `fit` needs Keras 2, chosen before TensorFlow is imported, in the workers, too.
 #
 # | older tutorials | today |
 # |---|---|
 # | `batch_size = 64 * world_size` | `64 * strategy.num_replicas_in_sync`, which also counts several GPUs per worker |
+# | `TensorflowTrainer(…, resume_from_checkpoint=…)` | the checkpoint in `train_loop_config`, loaded inside the scope |
 #
-# Two recipes go on from here: `notebooks/recipes/keras_from_a_ray_dataset.ipynb` for rows that don't fit into memory, and `notebooks/recipes/keras_3_step_by_hand.ipynb` for Keras 3.
+# Ray sets `OMP_NUM_THREADS` in each worker, but TensorFlow's own threads you limit yourself. `notebooks/recipes/options_of_tensorflow_trainer.ipynb` shows how, and also `MirroredStrategy` for several GPUs in one process.
+#
+# Two more recipes go on from here: `notebooks/recipes/keras_from_a_ray_dataset.ipynb` for rows that don't fit into memory, and `notebooks/recipes/keras_3_step_by_hand.ipynb` for Keras 3.
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab

@@ -603,7 +603,7 @@ check("06-4", best_of)
 # |---|---|
 # | `report(…, validate_fn=validate, validate_config={…})` | `TorchTrainer(…, validation_config=ValidationConfig(fn=validate))`, and `validation=` in the report |
 #
-# The recipe `notebooks/recipes/validate_on_another_machine.ipynb` sends validations to a node of their own. Lesson 08 is about machines that fail, which happens to validators, too.
+# If one validation takes too long for one process, lesson [06b](06b_validation_on_several_workers.ipynb) shares it among several workers. The recipe `notebooks/recipes/validate_on_another_machine.ipynb` sends validations to a node of their own. Lesson 08 is about machines that fail, which happens to validators, too.
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab

@@ -6,7 +6,7 @@
 # - say where such a prediction goes wrong, and why (09-5);
 # - measure a speed-up that compares the same work (09-2);
 # - find the worker that all others wait for (09-3);
-# - count how many workers fit on the nodes of a cluster (09-4).
+# - watch a cluster grow and shrink by itself, and count how many workers fit on its nodes (09-4).
 #
 # **Time** about 80 minutes · **Needs** 00, 01, 03
 
@@ -451,8 +451,66 @@ check("09-3", slowest)
 
 # %% [markdown]
 # ## Nodes that come when they are needed
-# You know how many workers you want. Will they fit? A cluster with an **autoscaler** starts nodes while more is requested than it has, and stops those that are idle. It counts whole workers, because a
-# worker needs all its CPUs on one node. If a worker fits on no node, the run waits and never begins.
+# You know how many workers you want. Will they fit? A cluster with an **autoscaler** starts nodes while more is requested than it has, and stops those that are idle. You can watch that here: Ray's autoscaler runs on your machine, and each of its nodes is only a few processes.
+#
+# The head has one CPU. Up to two nodes of the type `worker` may join it, with two CPUs each, and a node that was idle for six seconds is stopped. At work, that's some minutes.
+
+# %%
+import ray
+from course import autoscaling
+
+lab.stop()  # the cluster of the sections above
+node_types = {
+    "ray.head.default": {"resources": {"CPU": 1}, "max_workers": 0},
+    "worker": {"resources": {"CPU": 2}, "max_workers": 2},
+}
+lab = autoscaling.start(node_types, idle_timeout_minutes=0.1)
+lab
+
+
+# %%
+def watch(is_over):
+    """Print the number of nodes each time it changes, and return these numbers."""
+    begin = time.monotonic()
+    counts = []
+    while not is_over() and time.monotonic() - begin < 300:
+        nodes = sum(node["Alive"] for node in ray.nodes())
+        if counts[-1:] != [nodes]:
+            counts.append(nodes)
+            print(f"{time.monotonic() - begin:5.1f} s: {nodes} nodes")
+        time.sleep(0.3)
+    return counts
+
+
+@ray.remote(num_cpus=2)
+def work():
+    time.sleep(5)
+    return ray.get_runtime_context().get_node_id()
+
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** Three tasks ask for two CPUs each, and then nothing asks for more. How many nodes will the cluster have at most, the head included?
+
+# %%
+predict("09-d", ...)  # a number
+
+# %%
+tasks = [work.remote() for _ in range(3)]
+print("while there is work")
+growing = watch(lambda: len(ray.wait(tasks, num_returns=3, timeout=0)[0]) == 3)
+print("afterwards")
+shrinking = watch(lambda: len([node for node in ray.nodes() if node["Alive"]]) == 1)
+reveal("09-d", max(growing + shrinking))
+
+# %% tags=["claim"]
+assert growing[0] == 1 and max(growing + shrinking) == 3
+assert sum(node["Alive"] for node in ray.nodes()) == 1
+assert ray.get_runtime_context().get_node_id() not in ray.get(tasks)  # not on the head
+
+# %% [markdown]
+# It grew because tasks *asked* for CPUs that no node had, and it shrank because nodes were idle. Two nodes are the limit, so the third task waited for one of them. In a file for `ray up`, the same two settings are called `available_node_types` and `idle_timeout_minutes`; [docs/clusters](../docs/clusters/README.md) has such files.
+#
+# An autoscaler counts whole workers, because a worker needs all its CPUs on one node. If a worker fits on no type of node, the run waits and never begins.
 #
 # ### Exercise 09-4 ★ · What fits
 # A cluster has a head with 8 CPUs, and its autoscaler may start five more nodes with 8 CPUs each. Every worker of your run needs 3 CPUs, because it decodes images. Write the `ScalingConfig`, with `resources_per_worker`, for as many workers as can run at the same time.
@@ -477,7 +535,7 @@ check("09-4", scaling)
 # - More workers always cost more GPU hours. They buy time, as long as the run is longer than its break-even.
 # - Compare the same work: the same global batch, and the time of the slowest rank.
 # - The slow rank is the one that doesn't wait.
-# - An autoscaler starts whole nodes, and a worker needs all its CPUs on one of them.
+# - An autoscaler starts nodes for what is requested, and stops idle ones. A worker needs all its CPUs on one node.
 #
 # | older tutorials | today |
 # |---|---|
@@ -497,3 +555,4 @@ check("09-4", scaling)
 
 # %%
 lab.stop()
+autoscaling.stop()

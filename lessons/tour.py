@@ -171,6 +171,8 @@ assert largest < 1e-4
 # ## Where to go next
 # - [00 · Start here](00_welcome.ipynb): check your machine, and run the shortest distributed training there is.
 # - [03 · Your loop on two workers](03_torch_trainer.ipynb): turn the loop that you have into a distributed one, line by line.
+# - [03c · The whole pipeline](03c_whole_pipeline.ipynb): feed two workers from an object store, in a different order in each epoch, and resume at the row.
+# - [06b · Validation on several workers](06b_validation_on_several_workers.ipynb): validate while the training goes on, in three ways.
 # - [08 · When machines fail](08_when_machines_fail.ipynb): kill, freeze and drain workers and machines, and count what each fault costs.
 
 # %%

@@ -29,7 +29,7 @@ def source(tmp_path):
         "lessons/images/two.svg": "<svg/>",
         "notebooks/plain/07_sums.py": '"""A sum."""\nprint(1 + 1)\n',
         "docs/glossary.md": "# Glossary\n\n### rank\nA number.\n\n### global batch\nAll rows.\n",
-        "docs/api.md": "| `ray.get` | <https://ray/get> |\n| `ray.put` | <https://ray/put> |\n",
+        "docs/subjects.md": "| Sum | [`ray.get`](https://ray/get) · [`ray.put(x=)`](https://ray/put) | |\n",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -75,6 +75,22 @@ def test_a_lesson_is_not_dense(name):
     assert 10 * short <= len(sentences)
 
 
+def test_a_lesson_has_at_most_forty_new_names():
+    """Names in code font that no earlier lesson has, except those in a table of older tutorials."""
+    known: set[str] = set()
+    for name in sorted(name for name in LESSONS if name[0].isdigit()):
+        new = names_in_code_font(LESSONS[name]) - known
+        assert len(new) <= 40, f"{name}: {sorted(new)}"
+        known |= new
+
+
+def names_in_code_font(cells):
+    shown = [cell.source for cell in cells if cell.kind == "markdown" and not cell.is_note]
+    text = re.sub(r"(?s)```.*?```|\| older[^\n]*(\n\|[^\n]*)*", "", "\n".join(shown))
+    names = re.findall(r"`([A-Za-z_][\w.]*)[^`\n]*`", text)
+    return {name.rpartition(".")[2] for name in names if not name.endswith((".py", ".ipynb"))}
+
+
 @pytest.mark.parametrize("name", LESSONS)
 def test_each_exercise_has_stars(name):
     text = "\n".join(cell.source for cell in LESSONS[name] if cell.kind == "markdown")
@@ -111,7 +127,7 @@ for name in sys.argv[1:]:
 @pytest.mark.parametrize("engine", ["ray torch", "tensorflow keras", "pyspark pyarrow"])
 def test_each_listed_name_exists(engine):
     """In a process of its own, since torch and TensorFlow are never in one. The links are not opened."""
-    listed = [name for name in additions.api(ROOT) if name.partition(".")[0] in engine.split()]
+    listed = [name for name in additions.official_pages(ROOT) if name.partition(".")[0] in engine.split()]
     assert listed
     command = [sys.executable, "-c", _RESOLVE, *listed]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=800)
@@ -120,17 +136,26 @@ def test_each_listed_name_exists(engine):
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_each_call_of_ray_and_spark_is_listed(name):
-    listed = set(additions.api(ROOT))
+    linked = set(additions.official_pages(ROOT))
     missing = set()
     for cell in LESSONS[name]:
-        for node in ast.walk(lesson.parse(cell.source)) if cell.kind == "code" else ():
-            names = []
-            if isinstance(node, ast.ImportFrom) and re.match(r"(ray|pyspark)\b", node.module or ""):
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Call):
-                called = re.sub(r"^tune\.", "ray.tune.", ast.unparse(node.func))
-                names = [called] if re.fullmatch(r"ray(\.\w+)+", called) else []
-            missing |= {
-                one for one in names if not any(f"{one}.".startswith(f"{known}.") for known in listed)
-            }
+        if cell.kind == "code" and not cell.is_claim:
+            missing |= {call for call in calls_of_engines(cell.source) if not is_linked(call, linked)}
     assert missing - {"ray.tune", "ray.cloudpickle", "pyspark.cloudpickle"} == set()  # a module; a detail
+
+
+def calls_of_engines(code: str) -> set[str]:
+    """Return what `code` imports from Ray and Spark, and calls of Ray by their full names."""
+    calls = set()
+    for node in ast.walk(lesson.parse(code)):
+        if isinstance(node, ast.ImportFrom) and re.match(r"(ray|pyspark)\b", node.module or ""):
+            calls |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call):
+            called = re.sub(r"^tune\.", "ray.tune.", ast.unparse(node.func))
+            calls |= {called} if re.fullmatch(r"ray(\.\w+)+", called) else set()
+    return calls
+
+
+def is_linked(call: str, linked: set[str]) -> bool:
+    """Whether a call, its class, or one of its methods is in `linked`."""
+    return any(f"{call}.".startswith(f"{name}.") or f"{name}.".startswith(f"{call}.") for name in linked)

@@ -22,7 +22,7 @@ def complete(source: Path, cells: list[Cell]) -> list[Cell]:
         LabError: a picture or the script is missing.
     """
     root = source.parent.parent.parent if lesson.is_recipe(source) else source.parent.parent
-    used = _names("\n".join(cell.source for cell in cells if cell.kind == "code"))
+    used = names("\n".join(cell.source for cell in cells if cell.kind == "code" and not cell.is_claim))
     terms = set(glossary(root))
     done = []
     for cell in cells:
@@ -34,10 +34,19 @@ def complete(source: Path, cells: list[Cell]) -> list[Cell]:
             script = _read(source, root / "notebooks" / "plain" / source.name)
             text = f"{text}\n\n```python\n{script.strip()}\n```"
         if "links" in cell.tags:
-            links = (f"[`{name}`]({url})" for name, url in api(root).items() if _uses(used, name))
+            links = _links(used, official_pages(root))
             text = f"{text}\n\n{' · '.join(links)}"
         done.append(replace(cell, source=text))
     return done
+
+
+def _links(used: set[str], pages: dict[str, str]) -> list[str]:
+    """Return a link for each page of what is used; a class and its methods often share one."""
+    linked: dict[str, str] = {}
+    for call, page in pages.items():
+        if uses(used, call):
+            linked.setdefault(page, f"[`{call}`]({page})")
+    return list(linked.values())
 
 
 def deeper(text: str) -> str:
@@ -52,9 +61,10 @@ def glossary(root: Path) -> dict[str, str]:
 
 
 @cache
-def api(root: Path) -> dict[str, str]:
-    """The full name of each engine's call or class that a lesson teaches → its official page."""
-    return dict(re.findall(r"(?m)^\| `([\w.]+)` \| <(\S+)> \|", _optional(root / "docs" / "api.md")))
+def official_pages(root: Path) -> dict[str, str]:
+    """Return the page of each call in ``docs/subjects.md``, by the call's full name, sorted by name."""
+    linked = re.findall(r"\[`([\w.]+)[^`]*`\]\((https:[^)\s]+)\)", _optional(root / "docs" / "subjects.md"))
+    return dict(sorted(linked, key=lambda pair: pair[0].lower()))
 
 
 def term_of(bold: str, terms: set[str]) -> str | None:
@@ -74,30 +84,66 @@ def _linked(found: re.Match[str], terms: set[str]) -> str:
     return f"[{found[0]}](../docs/glossary.md#{anchor})"
 
 
-def _names(code: str) -> set[str]:
-    """What `code` imports and names, in full (``ray.train.Result``), and each attribute as ``.map``."""
-    nodes, full = list(ast.walk(lesson.parse(code))), {}
+def names(code: str, imports: str = "") -> set[str]:
+    """Return the names in `code`: in full, attributes as ``.map``, and arguments as ``.map(num_cpus=)``.
+
+    The code in `imports` comes before: what it imports may be named without its module.
+    """
+    nodes = list(ast.walk(lesson.parse(code)))
+    full_names = _full_names([*ast.walk(lesson.parse(imports)), *nodes])
+    named = set()
+    for node in nodes:
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            named |= _forms(node, full_names)
+        elif isinstance(node, ast.Call):
+            callees = _forms(node.func, full_names)
+            arguments = [keyword.arg for keyword in node.keywords if keyword.arg]
+            named |= {f"{callee}({argument}=)" for callee in callees for argument in arguments}
+    return named
+
+
+def texts(code: str) -> list[str]:
+    """Return the texts in `code`, such as names of environment variables."""
+    nodes = ast.walk(lesson.parse(code))
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def uses(named: set[str], call: str, around: set[str] | None = None) -> bool:
+    """Whether `named` has the `call`, which is written in full.
+
+    The object that a method is called on has any name, so a method only has to come with something of its
+    package, which may be named in the code `around` it.
+    """
+    if call in named:
+        return True
+    parent, _, method = call.rpartition(".")
+    package, _, kind = parent.rpartition(".")
+    if not kind[:1].isupper():
+        return False
+    return f".{method}" in named and any(name.startswith(f"{package}.") for name in around or named)
+
+
+def _full_names(nodes: list[ast.AST]) -> dict[str, str]:
+    """Return the full name of each name that an import, or an assignment such as ``nn = torch.nn``, makes."""
+    full_names: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
-            full |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
+            full_names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            full |= {name.asname: name.name for name in node.names if name.asname}
+            full_names |= {alias.asname: alias.name for alias in node.names if alias.asname}
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute):
-            full.setdefault(ast.unparse(node.targets[0]), ast.unparse(node.value))  # nn = torch.nn
-    found = set(full.values())
-    for node in nodes:
-        if isinstance(node, ast.Attribute):
-            root, *rest = ast.unparse(node).split(".")
-            found |= {".".join([full.get(root, root), *rest]), f".{node.attr}"}
-    return {re.sub(r"^tensorflow\.keras\.", "keras.", name) for name in found}
+            full_names.setdefault(ast.unparse(node.targets[0]), ast.unparse(node.value))
+    return full_names
 
 
-def _uses(used: set[str], name: str) -> bool:
-    """Whether `used` has what has the full `name`. A method has no full name: it is used with its package."""
-    package, parent, last = name.rsplit(".", 2) if name.count(".") > 1 else ("", *name.split("."))
-    if parent[0].isupper():
-        return f".{last}" in used and any(one.startswith(f"{package}.") for one in used)
-    return name in used
+def _forms(node: ast.AST, full_names: dict[str, str]) -> set[str]:
+    """Return how a name or an attribute may be written in ``docs/subjects.md``."""
+    root, *rest = ast.unparse(node).split(".")
+    full_name = ".".join([full_names.get(root, root), *rest])
+    forms = {re.sub(r"^tensorflow\.keras\.", "keras.", full_name)}
+    if isinstance(node, ast.Attribute):
+        forms.add(f".{node.attr}")
+    return forms
 
 
 def _embedded(source: Path, name: str) -> str:

@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXECUTED, SITE = ROOT / "artefacts" / "solutions", ROOT / "build" / "site"
 PARTS = {  # of the table of contents
     "Lessons": ["notebooks/tour.ipynb", "notebooks/[0-9]*.ipynb"],
+    "Recipes": ["notebooks/recipes/*.ipynb"],
     "Using the lab": [
         "docs/setups/*.md",
         "docs/troubleshooting.md",
@@ -41,7 +42,7 @@ PARTS = {  # of the table of contents
         "docs/clusters/README.md",
         "docs/fast-start.md",
     ],
-    "Reference": ["docs/glossary.md", "docs/api.md", "docs/what-changes.md", "docs/security.md"],
+    "Reference": ["docs/glossary.md", "docs/subjects.md", "docs/what-changes.md", "docs/security.md"],
     "Teaching": ["docs/teaching/README.md", "docs/teaching/[0-9]*.md"],
     "The project": [
         "CONTRIBUTING.md",
@@ -59,9 +60,9 @@ _OTHERS = [
     "notebooks/AGENTS.md",
     "docs/**/*",
     "datasets/README.md",
-    "findings/*.sh",
     "notebooks/own_experiment/*.py",
     "notebooks/plain/*",
+    "findings/*",
 ]
 _SETTINGS = {
     "project": "Distributed training lab",
@@ -157,6 +158,11 @@ def make(executed: Path, site: Path, *, repository: str = "", branch: str = "mai
         told += " · its outputs here come from the last test, on two cores"
         shown.cells.insert(1, new_markdown_cell(told))
         nbformat.write(shown, source / "notebooks" / name)
+    (source / "notebooks" / "recipes").mkdir()
+    for recipe in (build.FOLDER / "recipes").glob("*.ipynb"):  # without outputs
+        shown = nbformat.read(recipe, 4)
+        shown.metadata.language_info.pygments_lexer = "ipython3"
+        nbformat.write(shown, source / "notebooks" / "recipes" / recipe.name)
     with (source / "README.md").open("a") as file:
         file.writelines(_contents(source))
     (source / "style").mkdir()

@@ -48,6 +48,8 @@ lab
 print("cat", os.environ["RAY_AUTH_TOKEN_PATH"])
 
 # %% [markdown]
+# Look at the pages *Cluster* (which node is busy) and *Jobs* (the tasks of this notebook, and their errors). Lesson 01 reads the same in a cell, with `list_tasks`.
+#
 # A script runs on the cluster with `ray job submit`. The job is a driver of its own, on the head, and what it prints comes back to you:
 
 # %%

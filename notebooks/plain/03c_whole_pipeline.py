@@ -1,7 +1,4 @@
-"""Images from a store, in a different order in each epoch, and a resume at the row: lesson 03c in plain Ray.
-
-Uses my_loop.py, from the folder above. Reads STORAGE (a folder or s3://bucket/prefix). Rank 1 dies once.
-"""
+"""Images from a store, a new order in each epoch, a resume at the row: lesson 03c. Rank 1 dies once."""
 
 import os
 import sys
@@ -12,12 +9,14 @@ import numpy as np
 import PIL.Image
 import pyarrow.parquet
 import ray.data
-import ray.train.torch
 import torch
+from ray.train import FailureConfig, RunConfig, ScalingConfig, get_context
+from ray.train.torch import TorchTrainer, prepare_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import my_loop
 
+MODEL = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
 table = pyarrow.parquet.read_table(Path(__file__).resolve().parents[2] / "datasets/digits.parquet")
 images, labels = table["image"].combine_chunks().to_numpy_ndarray(), table["label"].to_numpy()
 files, root = pyarrow.fs.FileSystem.from_uri(os.environ.get("STORAGE") or tempfile.mkdtemp())
@@ -32,9 +31,9 @@ def fetch(row):
         return {"x": np.asarray(PIL.Image.open(file), np.float32) / 255, "y": int(row["item"][-5])}
 
 
-def train_loop(config):
+def train_loop():
     ray.data.DataContext.get_current().execution_options.preserve_order = True
-    rank, model = ray.train.get_context().get_world_rank(), ray.train.torch.prepare_model(config["model"])
+    rank, model = get_context().get_world_rank(), prepare_model(MODEL)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     first = done = my_loop.resume(model, optimizer)  # steps, 8 of them in an epoch, with 64 rows each
     while done < 40:
@@ -52,16 +51,10 @@ def train_loop(config):
 
 
 ray.cloudpickle.register_pickle_by_value(my_loop)
-address = os.environ.get("RAY_ADDRESS", "local")  # the third CPU is for data tasks
-ray.init(address, num_cpus=3 if address == "local" else None, log_to_driver=False)
-model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
-failures = ray.train.FailureConfig(max_failures=1)
-run = ray.train.RunConfig(storage_path=root, storage_filesystem=files, failure_config=failures)
-two, config = ray.train.ScalingConfig(num_workers=2), {"model": model}
-trainer = ray.train.torch.TorchTrainer(
-    train_loop, train_loop_config=config, scaling_config=two, run_config=run
-)
+ray.init("local", num_cpus=3, log_to_driver=False)  # two workers, and data tasks on the third CPU
+run = RunConfig(storage_path=root, storage_filesystem=files, failure_config=FailureConfig(max_failures=1))
+trainer = TorchTrainer(train_loop, scaling_config=ScalingConfig(num_workers=2), run_config=run)
 with trainer.fit().checkpoint.as_directory() as folder:
-    model.load_state_dict(torch.load(f"{folder}/state.pt", weights_only=True)["model"])
+    MODEL.load_state_dict(torch.load(f"{folder}/state.pt", weights_only=True)["model"])
 test = torch.utils.data.TensorDataset(torch.tensor(images[1437:]) / 255, torch.tensor(labels[1437:]))
-print(f"accuracy {my_loop.accuracy(model, test):.3f}")
+print(f"accuracy {my_loop.accuracy(MODEL, test):.3f}")

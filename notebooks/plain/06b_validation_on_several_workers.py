@@ -54,7 +54,6 @@ def in_map_batches(checkpoint):
     return ROWS.map_batches(Predictor, fn_constructor_args=(checkpoint,), **options).mean("right")
 
 
-torch.manual_seed(0)
 torch.save(torch.nn.Linear(784, 10).state_dict(), f"{STORAGE}/model.pt")
 for way in (in_a_function, in_a_trainer, in_map_batches):
     begin, accuracy = time.perf_counter(), way(Checkpoint(STORAGE))

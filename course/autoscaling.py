@@ -1,0 +1,135 @@
+"""A cluster on this machine whose nodes come and go by themselves.
+
+    lab = autoscaling.start(node_types, idle_timeout_minutes=0.1)
+    ...
+    lab.stop()
+    autoscaling.stop()
+
+The autoscaler is Ray's own, which `ray up` and KubeRay use as well. Its provider, the part that rents
+machines, is ``fake_multinode``, with which Ray tests it: a machine is a few processes there. It isn't
+documented, so an update of Ray may change it.
+"""
+
+import json
+import os
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from labkit.cluster import Cluster, connect
+from labkit.errors import LabError
+from labkit.files import private_file
+from labkit.local import supervision
+from labkit.machine import free_port
+from labkit.settings import Settings
+
+__all__ = ["start", "stop"]
+
+_GROUP = "autoscaled"
+# The provider's names for the head, and for its type.
+_HEAD_ID, _HEAD_TYPE = "f" * 51 + "00000", "ray.head.default"
+_START_SECONDS = 240  # a head is up in 8 s on a quiet machine
+_PORTS = ("dashboard", "ray-client-server", "dashboard-agent-listen")
+_NO_COMMANDS = (
+    "initialization",
+    "setup",
+    "head_setup",
+    "worker_setup",
+    "head_start_ray",
+    "worker_start_ray",
+)
+
+
+def start(node_types: Mapping[str, Mapping[str, Any]], *, idle_timeout_minutes: float) -> Cluster:
+    """Start a head and connect to it. Other nodes start when something asks for what only they have.
+
+    A cluster that an earlier call has started is stopped first.
+
+    Args:
+        node_types: the ``available_node_types`` of a file for `ray up`: of each type its ``resources`` and
+            ``max_workers``. The provider calls the head's type ``ray.head.default``.
+        idle_timeout_minutes: how long a node has to be idle until it is stopped.
+
+    Raises:
+        LabError: the head did not start, or has no node type.
+    """
+    import ray
+
+    attempt = "start a cluster that scales by itself"
+    if _HEAD_TYPE not in node_types:
+        fact = f"no node type is called {_HEAD_TYPE!r}, and the provider calls its head so"
+        fix = f"add {{{_HEAD_TYPE!r}: {{'resources': {{'CPU': 1}}, 'max_workers': 0}}}}"
+        raise LabError(attempt, fact, fix)
+    stop()
+    settings = Settings.from_env()
+    home, folder = settings.make_home(), settings.home / _GROUP
+    folder.mkdir(exist_ok=True)
+    token, log = folder / "scaling-token", folder / "head.log"
+    private_file(token, secrets.token_hex(32))
+    address, port = ray.util.get_node_ip_address(), free_port()
+    configuration = _configuration(f"{address}:{port}", node_types, idle_timeout_minutes)
+    (folder / "scaling.json").write_text(json.dumps(configuration))
+    log.unlink(missing_ok=True)
+    command = _command(port, int(node_types[_HEAD_TYPE]["resources"]["CPU"]), folder / "scaling.json")
+    supervision.use(home, _GROUP)
+    head = supervision.start(home, command, group=_GROUP, log=log, env=_environment(token))
+    deadline = time.monotonic() + _START_SECONDS
+    while "Ray runtime started" not in log.read_text():
+        if head.status() is not None or time.monotonic() > deadline:
+            fact = log.read_text()[-500:] or f"it said nothing for {_START_SECONDS} s"
+            stop()
+            raise LabError(attempt, fact, "run the cell again")
+        time.sleep(0.5)
+    return connect(f"{address}:{port}", token_file=token)
+
+
+def stop() -> None:
+    """Stop all nodes of the cluster that `start` has started."""
+    supervision.stop(Settings.from_env().home, _GROUP)
+
+
+def _configuration(address: str, node_types: Mapping[str, Mapping[str, Any]], idle: float) -> dict[str, Any]:
+    provider = {
+        "type": "fake_multinode",
+        "gcs_address": address,
+        "head_node_id": _HEAD_ID,
+        "use_node_id_as_ip": True,  # all nodes have the address of this machine
+        "disable_node_updaters": True,  # there is nothing to install on them
+        "disable_launch_config_check": True,
+    }
+    return {
+        "cluster_name": "fake",
+        "provider": provider,
+        "available_node_types": {name: {"node_config": {}, **kind} for name, kind in node_types.items()},
+        "head_node_type": _HEAD_TYPE,
+        "max_workers": sum(kind["max_workers"] for kind in node_types.values()),
+        "idle_timeout_minutes": idle,
+        "upscaling_speed": 1.0,
+        "file_mounts_sync_continuously": False,
+        **{name: {} for name in ("auth", "docker", "file_mounts")},
+        **{name: [] for name in ("cluster_synced_files", "rsync_exclude", "rsync_filter")},
+        **{f"{name}_commands": [] for name in _NO_COMMANDS},
+    }
+
+
+def _command(port: int, cpus: int, configuration: Path) -> list[str]:
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"]
+    command += [f"--port={port}", f"--num-cpus={cpus}", f"--autoscaling-config={configuration}"]
+    command += [f"--{name}-port={free_port()}" for name in _PORTS]
+    command += [f"--temp-dir={tempfile.mkdtemp(prefix='ray-')}"]  # a short path, for its sockets
+    return [*command, "--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=100000000"]
+
+
+def _environment(token: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_FAKE_CLUSTER": "1",
+        "RAY_OVERRIDE_NODE_ID_FOR_TESTING": _HEAD_ID,
+        "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+    }
