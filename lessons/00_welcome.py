@@ -264,6 +264,10 @@ progress_table()
 # - The global batch is the batch of one worker times the number of workers.
 # - *Waiting for data* is the share of the time in which the model had nothing to do. Rows/s divided by (1 − that share) estimates the speed with fast data.
 #
+# **A question to take along.** Your training function sets a global variable. Do you see its new value in the notebook afterwards?
+#
+# <details><summary>Compare your answer</summary>No. The function ran in worker processes, on a copy of your variables. What you want back has to be reported, or saved as a checkpoint.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `ray.util.sgd.TorchTrainer` with an operator class | `ray.train.torch.TorchTrainer` with a plain function |

@@ -561,6 +561,10 @@ check("01-4", Saved)
 # - Lost tasks run again from their beginning. Lost actors forget everything that they didn't save.
 # - `list_tasks` shows which tasks hold CPUs, and why one failed, as the dashboard does.
 #
+# **A question to take along.** All CPUs of the cluster are taken, and you submit a task. What happens to it, and what would you see if no node could ever run it?
+#
+# <details><summary>Compare your answer</summary>It waits until a CPU is free, without an error. A task that fits on no node waits in the same way, for as long as you let it. So compare what a task asks for with what a node has.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `ray.init("auto")`, `--redis-address`, `--redis-password` | `ray.init()` or `ray.init(address=…)`, and a token |

@@ -567,6 +567,10 @@ if decode_or_note(names[0], good) is not None:  # your function is there
 # - What must fit into memory, by default into half of Ray's object store, is a few blocks for each running task, not the data.
 # - Decide what happens with bad rows before you meet them, and count them.
 #
+# **A question to take along.** A plan reads 100 GB on a machine with 16 GB. Why is that no problem, and which change of the plan could make it one?
+#
+# <details><summary>Compare your answer</summary>Only a few blocks for each running task are in memory. A full shuffle, a sort, or <code>materialize()</code> would need all rows at once; blocks that are very large would need much for a single one.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `ray.data.dataset_pipeline`, `.window()`, `.repeat()` | every dataset streams; iterate once per epoch |

@@ -425,6 +425,10 @@ check("03-1", train_blanks)
 # - If the global batch grows, so should the learning rate, after a warm-up.
 # - Two workers are worth it when each has its own GPU, core or wait, when steps are long compared with the exchange, and the run is long compared with its start.
 #
+# **A question to take along.** You go from two to four workers and change nothing else. What happens to the global batch, to the number of steps, and what should you change?
+#
+# <details><summary>Compare your answer</summary>The global batch doubles, and an epoch has half as many steps. Either halve the batch of each worker, or raise the learning rate, after a warm-up.</details>
+#
 # Tutorials before Ray 2 use a class, `TrainingOperator` of `ray.util.sgd`. Its methods became lines of your loop:
 #
 # | older tutorials | today |

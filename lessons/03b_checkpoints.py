@@ -513,6 +513,10 @@ assert started == 4
 # - `report` is a barrier, and under DDP `backward()` synchronizes the ranks, too. Whatever decides how often they are called must be equal on all ranks.
 # - If you reuse the name of a run, you resume it.
 #
+# **A question to take along.** A run saves in every tenth epoch, and an epoch takes two minutes. A worker dies in the middle of epoch 18, counted from 0. What is lost?
+#
+# <details><summary>Compare your answer</summary>The last checkpoint was saved at the end of epoch 9, so the run resumes in epoch 10. More than eight epochs, about 17 minutes, are computed again, and the restart comes on top.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `resume_from_checkpoint=`, `Trainer.restore` | the same name and storage, or a checkpoint in `train_loop_config` |

@@ -673,6 +673,10 @@ assert accuracy_of(panel.run_id) > in_order
 # - Workers keep their CPUs; data tasks and validations share the rest.
 # - If the order follows from seed and epoch, a step's number is enough to resume at the row.
 #
+# **A question to take along.** Your loss curve has the same bumps in each epoch. What do you suspect, and how do you check it?
+#
+# <details><summary>Compare your answer</summary>The order repeats, because the plan was given once. Print the first ids of two epochs. Then let the epoch choose the order: by a local buffer with a seed that contains the epoch, by shuffled files, or by shuffled names.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `ray.train.get_dataset_shard("train").to_torch(…)`, `.repeat(epochs)`, `.random_shuffle_each_window()` | `iter_torch_batches` once in each epoch, with a seed that contains the epoch |

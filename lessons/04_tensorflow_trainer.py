@@ -368,6 +368,10 @@ assert continued.checkpoint.path != result.checkpoint.path
 # - A new run starts from an old checkpoint that you put into `train_loop_config`.
 # - On several workers, `fit` needs Keras 2, chosen before TensorFlow is imported, in the workers, too.
 #
+# **A question to take along.** Two workers train in MultiWorkerMirroredStrategy, and the data set has `batch(128)`. How many rows does each worker get per step, and how many would it get in lesson 03 with `batch_size=128`?
+#
+# <details><summary>Compare your answer</summary>64, since the strategy divides the global batch. In lesson 03 each worker gets 128, and the global batch is 256.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `batch_size = 64 * world_size` | `64 * strategy.num_replicas_in_sync`, which also counts several GPUs per worker |

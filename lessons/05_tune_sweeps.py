@@ -569,6 +569,10 @@ check("05-4", fixed_sweep)
 # - ASHA compares trials at its rungs and doesn't wait. Here it usually saves more than half of the epochs.
 # - `fit()` raises no exception when trials fail: look at `num_errors`.
 #
+# **A question to take along.** A search space has a grid of three values, a grid of four, and one random value. How many trials does `num_samples=5` start?
+#
+# <details><summary>Compare your answer</summary>3 · 4 · 5 = 60. The random value is drawn for each of them and multiplies nothing.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `tune.run(train, config=…, num_samples=…)`, `tune.report(accuracy=…)` | `tune.Tuner(train, param_space=…, tune_config=…).fit()`, `tune.report({…})` |

@@ -623,6 +623,10 @@ assert list(results.get_dataframe()["epoch"]) == [2, 2]
 # - An optimizer's state includes its learning rate. After loading it, set the one that the configuration asks for, and report the value that's really used.
 # - A distributed trial needs CPUs for its driver *and* its workers. Count both, or the sweep waits forever.
 #
+# **A question to take along.** The kernel dies in the middle of a sweep. What do you need to continue it, and what runs a second time?
+#
+# <details><summary>Compare your answer</summary>The path of the sweep and the same trainable. Finished trials don't run again. Those that were running start from their last checkpoint, if the trainable loads it.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `tune.run(…, resume=True)`, `Tuner(TorchTrainer(…))` | `tune.Tuner.restore(path, trainable=…)`, a driver function |

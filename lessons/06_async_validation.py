@@ -599,6 +599,10 @@ check("06-4", best_of)
 # - A validator that raises or hangs doesn't fail the training, but one whose process dies does. Look at the statuses before you trust a table with gaps.
 # - Whatever the validator names and doesn't create is pickled with it, and `fn_kwargs` may hold only JSON values.
 #
+# **A question to take along.** A validation takes three times as long as an epoch. What happens to the training, and when is the run over?
+#
+# <details><summary>Compare your answer</summary>The training goes on, and validations form a queue. The run is over when the queue is empty, so its length decides the time, and not the last epoch.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `report(…, validate_fn=validate, validate_config={…})` | `TorchTrainer(…, validation_config=ValidationConfig(fn=validate))`, and `validation=` in the report |

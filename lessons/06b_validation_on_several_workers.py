@@ -702,6 +702,10 @@ check("06b-5", validate_loss)
 # - Count CPUs: training, the validation's task, its workers, and one for the tasks that read. A validation that doesn't fit times out without a reason, and a trainer in it leaves its reservation behind.
 # - A custom resource or a label sends validations to machines that only validate.
 #
+# **A question to take along.** You have one checkpoint, a million rows and a metric that is a mean. Which of the three ways would you try first, and when would you need a trainer?
+#
+# <details><summary>Compare your answer</summary><code>map_batches</code> with a predictor class: each row is judged alone, and the data set adds up. A trainer is needed if the ranks have to talk to each other, for example because the model is sharded.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | a dummy checkpoint in the validator's report, so that Ray keeps its metrics | `return trainer.fit().return_value` |

@@ -586,6 +586,10 @@ check("07-4", rows_to_pay)
 # - In local mode, the rank that ends last supplies the return value. A file that fails raises nothing, and a function raises only if every rank failed. Check your results.
 # - Spark doesn't resume. Save checkpoints, and load one at the start.
 #
+# **A question to take along.** The result of `run` looks right. Which failure could still be hidden in it in local mode, and how would you notice?
+#
+# <details><summary>Compare your answer</summary>Some ranks may have failed, since a function raises only if every rank failed. Return something that all ranks contributed to, such as a sum over the ranks, and check it.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `HorovodRunner` | `TorchDistributor`, in pyspark since 3.4 |

@@ -617,6 +617,10 @@ check("08-3", save_model)
 # - Every rank must reach `backward`, `report` and `get_preemption_info` equally often.
 # - In an elastic run, divide the *global* batch, and never rely on a rank other than 0.
 #
+# **A question to take along.** A save takes 10 seconds, and a machine fails about every 5,000 seconds. How often would you save?
+#
+# <details><summary>Compare your answer</summary>About every √(2 · 10 · 5,000) ≈ 316 seconds. The curve is flat there, so five minutes is as good.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `TorchTrainer.restore(path)`, `max_retries=3` | a trainer with the same `RunConfig(name=…)`, and `FailureConfig(max_failures=3)` |

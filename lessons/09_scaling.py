@@ -537,6 +537,10 @@ check("09-4", scaling)
 # - The slow rank is the one that doesn't wait.
 # - An autoscaler starts nodes for what is requested, and stops idle ones. A worker needs all its CPUs on one node.
 #
+# **A question to take along.** Two workers are 1.5 times as fast as one. How many GPU hours does the run take now, and is it worth it?
+#
+# <details><summary>Compare your answer</summary>It takes two thirds of the time on two GPUs, so 1.33 times as many GPU hours. You buy time with them. Whether it's worth it depends on what an hour of waiting costs you.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `ray submit cluster.yaml train.py` | `ray job submit --address http://… -- python train.py`, with `RAY_AUTH_MODE=token` |

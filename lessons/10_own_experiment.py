@@ -650,6 +650,10 @@ check("10-3", train_table, keep_two, store)
 # - For an error metric, set `checkpoint_score_order="min"`. Otherwise the worst model is kept.
 # - Compare means of several seeds with their standard errors, and say how many arms you tried.
 #
+# **A question to take along.** Two arms differ by 0.4 points, each with three seeds. What do you have to know before you call one of them better?
+#
+# <details><summary>Compare your answer</summary>How much the seeds differ from each other: compare the difference with its standard error. And how many arms you tried, because the best of many is often luck.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | one run for each setting, the best number wins | several seeds for each setting, with their standard error |

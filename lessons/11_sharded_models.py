@@ -602,6 +602,10 @@ check("11-3", load_body)
 # - Call `fully_shard` for each block, then for the model, and create the optimizer last.
 # - With DCP every rank saves its own part, and any number of ranks can load it.
 #
+# **A question to take along.** A model has one billion parameters and is trained with Adam. How many gigabytes do weights, gradients and optimizer need on each of four ranks with DDP, and how many with FSDP2?
+#
+# <details><summary>Compare your answer</summary>16 bytes for each parameter: 16 GB on each rank with DDP, and 4 GB with FSDP2, plus the layer that is gathered at the moment. The activations come on top in both.</details>
+#
 # | what doesn't fit into memory | use |
 # |---|---|
 # | the activations | a smaller batch, gradient accumulation, activation checkpointing |

@@ -684,6 +684,10 @@ assert max(ran["zero"].memory) < 0.8 * max(ran["replicated"].memory)
 # - Data parallel training is: sum the gradients, divide by the number of ranks, update. Gradients can be sent in buckets while the backward pass computes.
 # - A reduce-scatter followed by an all-gather is an all-reduce. ZeRO updates the weights in between, so each rank keeps 1/n of the optimizer's states.
 #
+# **A question to take along.** Eight ranks reduce an array of 80 MB in a ring. How much does each rank send, and how much with eighty ranks?
+#
+# <details><summary>Compare your answer</summary>2 · 7 messages of 10 MB: 140 MB. With eighty ranks, 2 · 79 messages of 1 MB: 158 MB. It's always less than twice the array, but there are many more messages.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `torch.distributed.send` and `recv` in pairs, one after the other | `torch.distributed.batch_isend_irecv`, which starts all of them together |

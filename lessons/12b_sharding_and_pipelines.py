@@ -512,6 +512,10 @@ assert difference(divided.results, [np.tanh(x @ up) @ down] * 4) < 1e-12
 # - Tensor parallelism cuts the first matrix by columns and the second by rows. It needs one all-reduce after the second product, and one more in the backward pass.
 # - A mesh combines these methods. Fast links get what sends most: matrices inside a machine, layers and rows between machines.
 #
+# **A question to take along.** A pipeline of 4 stages works on 8 micro-batches. For what part of the time is it idle, and what would halve that?
+#
+# <details><summary>Compare your answer</summary>(4 − 1)/(8 + 4 − 1) = 27 %. About twice as many micro-batches: with 19 it's 14 %.</details>
+#
 # | older tutorials | today |
 # |---|---|
 # | `torch.distributed.pipeline.sync.Pipe`, PiPPy | `torch.distributed.pipelining` |

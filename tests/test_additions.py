@@ -14,7 +14,7 @@ import lesson
 from labkit.errors import LabError
 from lesson import Cell
 
-pytestmark = [pytest.mark.slow, pytest.mark.covers("tools/", "docs/api.md")]
+pytestmark = [pytest.mark.slow, pytest.mark.covers("tools/", "docs/subjects.md")]
 
 
 ROOT = build.FOLDER.parent
