@@ -78,6 +78,7 @@ SLOW = {
         "first_version",
         "hang",
         "hooks",
+        "parts",
         "ray_reporting",
         "rows",
         "streams",
