@@ -229,7 +229,7 @@ class Follower:
                     one = Pass(iterator, iterator, 0.0, lambda batch: None, deque(maxlen=_KEPT))
                     self._passes[iterator] = one
                 self._latest = one
-            began, busy, self._inside = perf_counter(), self._clocks.busy(), one.inner
+            began, busy, self._inside = perf_counter(), self._clocks.begin_draw(), one.inner
             try:
                 batch = original(iterator)
             except StopIteration:
@@ -441,8 +441,7 @@ class Follower:
     def _drew(self, one: Pass, began: float, busy: float, rows: int | None) -> None:
         """The loop has called ``next``."""
         now = perf_counter()
-        one.computing += self._clocks.busy() - busy
-        self._clocks.drew(began, now)
+        one.computing += self._clocks.end_draw(began, now, busy)
         self._optimizer = None  # a step that has raised is over
         if one.batches <= 1 and not one.began:
             one.began, one.first_wait = began - one.waiting, one.waiting + now - began

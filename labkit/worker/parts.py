@@ -20,6 +20,7 @@ from typing import Any
 
 from labkit.worker.alone import collectives
 
+_EACH = 5  # of so many draws from a loader, one is measured by all clocks
 _LOOKS = 50  # calls of `backward` within which the exchange is found
 NO_BACKWARD = "where no backward() is seen"
 _SHARDED = ("DTensor", "FlatParameter")
@@ -39,7 +40,7 @@ class StepClocks:
         self._mark = 0.0  # where the latest part ended
         self._drew_at = 0.0  # when the loop asked for its latest batch
         self._evaluates_since = 0.0
-        self._count = 0
+        self._count = self._draws = 0
         try:
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
         except OSError:  # only Linux has it
@@ -74,10 +75,17 @@ class StepClocks:
 
     # -- what the loop does --------------------------------------------------------------------------
 
-    def drew(self, began: float, now: float) -> None:
-        """The loop has got a batch."""
-        self._finish_backward(began)
+    def begin_draw(self) -> float:
+        """The loop asks for a batch; return what `end_draw` needs."""
+        self._draws += 1
+        return 0.0 if self._draws % _EACH else self.busy()
+
+    def end_draw(self, began: float, now: float, busy: float) -> float:
+        """The loop has got a batch; return the seconds in which this thread had work to do, on average."""
+        if self._began is not None:
+            self._finish_backward(began)
         self._drew_at, self._mark = began, now
+        return _EACH * (self.busy() - busy) if busy else 0.0
 
     def evaluates(self, since: float) -> None:
         """The loop evaluates the model: it drew a second batch without a step, or called ``eval()``."""
@@ -91,28 +99,31 @@ class StepClocks:
             self._exchanges_in = "backward" if self._alone else ""
         self.backwards += 1
         self._finish_backward(now)
-        self.end_evaluation(self._drew_at)
+        if self._evaluates_since:
+            self.end_evaluation(self._drew_at)
         if self._mark:
             self.forward += now - self._mark
-        if self._looks:
+        if not self._exchanges_in and self._looks:
             self._count = collectives()
-        self._began = now, self.busy()
+        self._began = now, 0.0 if self._alone else self.busy()
 
     def end_backward(self, now: float) -> None:
-        if self._looks and collectives() != self._count:
+        if not self._exchanges_in and self._looks and collectives() != self._count:
             self._exchanges_in = "backward"
         if self._exchanges_in != "gap":
             self._finish_backward(now)
 
     def before_step(self, now: float, optimizer: Any) -> None:
-        if self._looks and self.backwards and collectives() != self._count:
+        if not self._exchanges_in and self.backwards and self._looks and collectives() != self._count:
             self._exchanges_in = "gap"
         if not self._looked_for_shards:
             self._look_for_shards(optimizer)
-        self._finish_backward(now)
+        if self._began is not None:
+            self._finish_backward(now)
 
     def after_step(self, now: float) -> None:
-        self._finish_backward(now)
+        if self._began is not None:
+            self._finish_backward(now)
         if self._mark:
             self.optimizer += now - self._mark
         self._mark, self._evaluates_since = now, 0.0
@@ -141,7 +152,7 @@ class StepClocks:
 
     @property
     def _looks(self) -> bool:
-        return not self._exchanges_in and self.backwards <= _LOOKS
+        return self.backwards <= _LOOKS
 
     def _look_for_shards(self, optimizer: Any) -> None:
         self._looked_for_shards = True
