@@ -15,7 +15,7 @@ from markupsafe import Markup
 from labkit.display import cards, svg
 from labkit.display.formatting import clock, number, plural, seconds, short
 from labkit.panel.run import Curve, Plot, Run, Span
-from labkit.runs.verdict import PARTS
+from labkit.runs.verdict import PARTS, in_words
 
 _TEXT_SHOWN, _FAILURE_SHOWN, _NAME_SHOWN = 16_000, 4_000, 80  # characters
 _ERRORS_SHOWN = 3
@@ -66,7 +66,7 @@ def _lines(run: Run) -> Iterator[tuple[Hashable, str]]:
         yield ("failure", place), run.failed(failure)
     if run.over:
         for who, shares in run.strip:
-            yield ("strip", who), f"{who}: {_in_words(shares)}"
+            yield ("strip", who), f"{who}: {in_words(shares)}"
         if run.verdict:
             yield "verdict", run.verdict
         for who, text in _errors(run):
@@ -83,11 +83,6 @@ def _errors(run: Run) -> list[tuple[str, str]]:
     for failure in run.failures:
         whose.setdefault(failure.text[-_FAILURE_SHOWN:], []).append(f"{run.unit} {failure.rank}")
     return [(f"{', '.join(who)}:", text) for text, who in whose.items()][:_ERRORS_SHOWN]
-
-
-def _in_words(shares: Sequence[float]) -> str:
-    """``data 3%, forward 22%, …``, for a text and for a screen reader."""
-    return ", ".join(f"{part} {share:.0%}" for part, share in zip(PARTS, shares, strict=True))
 
 
 def _means(strip: list[tuple[str, Sequence[float]]]) -> list[tuple[str, float]]:
@@ -109,7 +104,7 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(loader=folder, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {"plot": plot, "timeline": timeline, "table": cards.table, "errors": _errors}
     environment.globals |= {"style": Markup(cards.STYLE), "printed": _printed, "plural": plural}
-    environment.globals |= {"in_words": _in_words, "means": _means}
+    environment.globals |= {"in_words": in_words, "means": _means}
     environment.filters |= {"short": short, "seconds": seconds, "clock": clock}
     return environment.get_template("panel.html.j2")
 

@@ -274,8 +274,7 @@ class TrainingRun(Run):
     def find_verdict(self, now: float | None = None) -> Verdict:
         """Why the run is slow, as far as that is known."""
         start = self.first_step_at - self.started_at if self.first_step_at else None
-        epochs = len(self._epoch_seconds)
-        return verdict(self.parts_of_steps(), epochs=epochs, start=start, total=self.elapsed(now))
+        return verdict(self.parts_of_steps(), start=start, total=self.elapsed(now))
 
     def metrics(self) -> dict[str, Any]:
         """The latest metrics, of a report or of a step; when the run is over, those of the last report."""

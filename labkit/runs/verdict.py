@@ -13,7 +13,7 @@ that part taken away.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from statistics import median, stdev
 from typing import Any
@@ -23,7 +23,7 @@ from labkit.runs.record import RunRecord
 
 PARTS = ("data", "forward", "backward", "exchange", "optimizer", "rest")
 COLUMNS = (
-    *("steps", "rows", "wall", "data", "computed", "forward", "backward", "exchange", "optimizer"),
+    *("steps", "epochs", "rows", "wall", "data", "computed", "forward", "backward", "exchange", "optimizer"),
     *("queue", "reports", "evaluating", "memory"),
 )
 _STRETCHES, _AGREE = 5, 4
@@ -176,14 +176,11 @@ class Stretch:
         return {**more, "computing": total - sum(more.values())}
 
 
-def verdict(
-    parts: Mapping[str, Any], *, epochs: int = 0, start: float | None = None, total: float | None = None
-) -> Verdict:
+def verdict(parts: Mapping[str, Any], *, start: float | None = None, total: float | None = None) -> Verdict:
     """Return why a run is slow.
 
     Args:
         parts: as in the record: the samples of each rank, and why there are none.
-        epochs: how many ended.
         start: seconds until the first step.
         total: seconds of the run.
     """
@@ -210,14 +207,15 @@ def verdict(
         return replace(_unknown(f"{steps:.0f} steps in {seconds(wall)}"), shares=shares)
     cuts = [first + steps * k / _STRETCHES for k in range(_STRETCHES + 1)]
     stretches = [Stretch(samples, *pair) for pair in zip(cuts, cuts[1:], strict=False)]
-    epoch = wall / steps * last / epochs if epochs else None
-    search = _Search(whole, stretches, steps, last / epochs if epochs else None)
+    length = _epoch_length(next(iter(samples.values())))
+    epoch = wall / steps * length if length else None
+    search = _Search(whole, stretches, steps, length)
     causes = [cause for find in (_data_or_rank, _exchange, _outside) for cause in find(search)]
     if start is not None and total is not None and start > total - start:
         text = f"the start took {seconds(start)} of the {seconds(total)} that the run lasted"
         causes.append(Cause("start", start, text))
     causes.sort(key=lambda cause: -cause.seconds)
-    causes += _memory(samples, epochs)
+    causes += _memory(samples, length)
     if search.mixed and not causes:
         return replace(_unknown("what was slow changed during the run"), shares=shares, epoch=epoch)
     name = causes[0].name if causes else "healthy"
@@ -228,7 +226,6 @@ def verdict_of(record: RunRecord) -> Verdict:
     """Return the verdict on a past run."""
     return verdict(
         record.parts,
-        epochs=len(record.seconds_per_epoch),
         start=record.seconds_to_start,
         total=record.seconds_total,
     )
@@ -341,7 +338,7 @@ def _outside(search: _Search) -> list[Cause]:
     )
 
 
-def _memory(samples: Mapping[int, list[dict[str, float]]], epochs: int) -> list[Cause]:
+def _memory(samples: Mapping[int, list[dict[str, float]]], length: float | None) -> list[Cause]:
     """The rank whose memory grows most, if it grows all the time."""
     causes = []
     for rank, rows in samples.items():
@@ -349,8 +346,8 @@ def _memory(samples: Mapping[int, list[dict[str, float]]], epochs: int) -> list[
         thirds = [_at(rows, first + (last - first) * k / 3)["memory"] for k in (1, 2, 3)]
         least = max(_LEAK, _LEAK_SHARE * thirds[0])
         if thirds[1] - thirds[0] >= least and thirds[2] - thirds[1] >= least:
-            growth = (thirds[2] - thirds[0]) * 1.5
-            each = f", about {size(growth / epochs)} in an epoch" if epochs else ""
+            growth = (thirds[2] - thirds[0]) * 1.5 / (last - first)  # of a step
+            each = f", about {size(growth * length)} in an epoch" if length else ""
             causes.append((growth, Cause("memory", 0.0, f"the memory of rank {rank} grows{each}", rank=rank)))
     return [max(causes, key=lambda pair: pair[0])[1]] if causes else []
 
@@ -374,6 +371,17 @@ def _sentence(causes: list[Cause], search: _Search, epoch: float | None) -> str:
     queue = sum(whole.of("queue").values()) / sum(whole.of("wall").values())
     busy = f"; for {queue:.0%} of the time, other programs had the core" if queue >= 0.1 else ""
     return f"healthy: {share:.0%} of the time is computing, and no cause costs enough to name{busy}"
+
+
+def _epoch_length(rows: list[dict[str, float]]) -> float | None:
+    """Return the steps of an epoch, from the sample at the end of the last one."""
+    epochs = rows[-1]["epochs"]
+    return next(row["steps"] for row in rows if row["epochs"] == epochs) / epochs if epochs else None
+
+
+def in_words(shares: Iterable[float]) -> str:
+    """Return the parts as a text and a screen reader have them: ``data 3%, forward 22%, …``."""
+    return ", ".join(f"{part} {share:.0%}" for part, share in zip(PARTS, shares, strict=True))
 
 
 def _every(whole: Stretch) -> str:

@@ -7,7 +7,7 @@ from labkit.display.formatting import seconds
 from labkit.errors import LabError
 from labkit.runs.browse import get, latest
 from labkit.runs.record import RunRecord
-from labkit.runs.verdict import PARTS, verdict_of
+from labkit.runs.verdict import in_words, verdict_of
 
 
 def why(run: str, *, than: str | None = None, percent: float = 10, as_json: bool = False) -> int:
@@ -26,7 +26,7 @@ def why(run: str, *, than: str | None = None, percent: float = 10, as_json: bool
         return int(slower)
     print(verdict.sentence)
     for rank, shares in (verdict.shares or {}).items():
-        print(f"rank {rank}: " + ", ".join(f"{p} {s:.0%}" for p, s in zip(PARTS, shares, strict=True)))
+        print(f"rank {rank}: {in_words(shares)}")
     if facts:
         mine, other = seconds(facts["seconds_per_epoch"]), seconds(facts["seconds_per_epoch_than"])
         print(f"an epoch took {mine}, and {other} in {facts['than']}: {facts['slower_percent']:+.0f} %")

@@ -553,7 +553,12 @@ class Follower:
                 sums[name] += value
         names = ("forward", "backward", "exchange", "optimizer", "reports", "evaluating")
         parts = {name: getattr(clocks, name) for name in names}
-        parts |= {"steps": self._steps, "wall": now - self._first_step_at, "queue": clocks.queued()}
+        parts |= {
+            "steps": self._steps,
+            "epochs": self._epochs,
+            "wall": now - self._first_step_at,
+            "queue": clocks.queued(),
+        }
         return {name: round(value, 6) for name, value in (sums | parts).items()}
 
     def _may_read(self) -> bool:

@@ -40,12 +40,9 @@ def told(*ranks, steps=STEPS, exchange=0.001, every=10):
             total["exchange"] += waited
             total["wall"] += mine + waited + one["reports"] + one["evaluating"]
             total["steps"] += 1
+            total["epochs"] = total["steps"] * EPOCHS // STEPS
             total["memory"] += one["grows"]
     return {"unseen": "", "ranks": samples}
-
-
-def of(parts, **about):
-    return verdict(parts, **{"epochs": EPOCHS, **about})
 
 
 CAUSES = {
@@ -81,7 +78,7 @@ CAUSES = {
 @pytest.mark.parametrize("name", CAUSES)
 def test_the_cause_its_rank_and_why(name):
     parts, cause, number, detail = CAUSES[name]
-    found = of(parts)
+    found = verdict(parts)
     assert found.name == cause, found.sentence
     if found.causes:
         assert (found.causes[0].rank, found.causes[0].detail) == (number, detail), found.sentence
@@ -99,8 +96,8 @@ def test_the_cause_its_rank_and_why(name):
     ],
 )
 def test_an_epoch_without_the_cause_is_predicted(slow, name):
-    (cause,) = of(told(*slow)).causes
-    healthy = of(told(rank(), rank())).epoch
+    (cause,) = verdict(told(*slow)).causes
+    healthy = verdict(told(rank(), rank())).epoch
     best, low, high = cause.without
     assert cause.name == name and best == pytest.approx(healthy, rel=0.05)
     assert low <= healthy <= high
@@ -108,9 +105,9 @@ def test_an_epoch_without_the_cause_is_predicted(slow, name):
 
 def test_several_causes_come_in_the_order_of_their_seconds():
     both = told(rank(evaluating=0.02), rank(evaluating=0.02, forward=0.05))
-    assert [cause.name for cause in of(both).causes] == ["slow rank", "validation"]
+    assert [cause.name for cause in verdict(both).causes] == ["slow rank", "validation"]
     both = told(rank(evaluating=0.08), rank(evaluating=0.08, forward=0.05))
-    found = of(both, start=100.0, total=110.0)
+    found = verdict(both, start=100.0, total=110.0)
     assert [cause.name for cause in found.causes] == ["start", "validation", "slow rank"]
     assert all(cause.page in found.sentence for cause in found.causes)
 
@@ -126,7 +123,7 @@ def test_several_causes_come_in_the_order_of_their_seconds():
     ],
 )
 def test_not_enough_to_say(parts, why):
-    found = of(parts)
+    found = verdict(parts)
     assert found.name == "unknown" and not found.causes
     assert found.sentence.startswith("not enough to say: ") and why in found.sentence
 
@@ -135,7 +132,7 @@ def test_a_rank_that_was_heard_of_later_and_more_often():
     parts = told(rank(), rank(forward=0.03))
     often = told(rank(), rank(forward=0.03), every=3)
     parts["ranks"]["1"] = often["ranks"]["1"][2:-2]
-    assert of(parts).causes[0].rank == 1
+    assert verdict(parts).causes[0].rank == 1
 
 
 def test_the_sections_to_read_are_there(root):
@@ -153,11 +150,11 @@ def two_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     both = {"slow": told(rank(), rank(forward=0.03)), "fast": told(rank(), rank())}
     for number, (name, parts) in enumerate(both.items()):
-        epoch = of(parts).epoch
+        epoch = verdict(parts).epoch
         RunRecord(
             name=name, run_id=f"id-{name}", engine="Ray Train", state="finished", parts=parts,
             started_at=f"2026-01-31T12:00:0{number}+00:00", seconds_per_epoch=[epoch] * EPOCHS,
-            verdict=of(parts).to_json(),
+            verdict=verdict(parts).to_json(),
         ).write(tmp_path / "runs" / name / f"id-{name}")  # fmt: skip
 
 
