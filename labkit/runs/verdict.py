@@ -47,7 +47,7 @@ PAGES = {
     "reports": ("lessons/03b_checkpoints.py", "A place for checkpoints"),
     "validation": ("lessons/06_async_validation.py", "Validate while the training goes on"),
     "start": ("docs/fast-start.md", "Why a run starts fast"),
-    "memory": ("lessons/recipes/where_a_step_goes.py", "Where a step goes: a profile of two ranks"),
+    "memory": ("docs/verdict.md", "Memory that grows"),
 }
 
 
@@ -78,7 +78,7 @@ class Cause:
         kind, _, name = path.rpartition("/")
         if kind == "lessons":
             return f'lesson {name.partition("_")[0]}, "{section}"'
-        return f'the recipe "{section}"' if kind.endswith("recipes") else path
+        return f'{path}, "{section}"'
 
 
 @dataclass(frozen=True)
