@@ -307,7 +307,7 @@ def main() -> None:
     options.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="only these cases")
     options.add_argument("--no-prediction", action="store_true", help="make no runs without the fault")
     options.add_argument("--json", type=Path, help="write all figures into this file, as a run record")
-    options.add_argument("--keep", type=Path, help="a folder for the runs, so that a later call skips those that it has")
+    options.add_argument("--keep", type=Path, help="a folder for the runs; a later call skips those")
     options = options.parse_args()
     os.environ["LABKIT_PANEL"] = "none"
     settings = Settings.from_env()
