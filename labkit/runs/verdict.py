@@ -30,8 +30,8 @@ _STRETCHES, _AGREE = 5, 4
 _LEAST_STEPS, _LEAST_SECONDS = 20, 1.0  # of all ranks, after the first step
 # The share of its time that a run must win without a cause. Of another program on the machine it is higher,
 # because a busy machine takes a bit from every run.
-_SHARE = {"data": 0.15, "slow rank": 0.1, "exchange": 0.35, "reports": 0.1, "validation": 0.1}
-_BUSY_SHARE = 0.2
+_SHARE = {"data": 0.15, "slow rank": 0.15, "exchange": 0.35, "reports": 0.1, "validation": 0.1}
+_BUSY_SHARE = 0.3
 _MORE_ROWS = 1.15  # times the rows of the other ranks
 _LEAK, _LEAK_SHARE = 32e6, 0.05  # bytes between two thirds of a run, and of all its memory
 
@@ -265,7 +265,7 @@ class _Search:
             return []
         in_each = [win(stretch) for stretch in self.stretches]
         if steady:
-            there = [w >= share / 2 * s.seconds for w, s in zip(in_each, self.stretches, strict=True)]
+            there = [w >= 0.75 * share * s.seconds for w, s in zip(in_each, self.stretches, strict=True)]
             if sum(there) < _AGREE:
                 self.mixed = True
                 return []
