@@ -31,7 +31,8 @@ _LEAST_STEPS, _LEAST_SECONDS = 20, 1.0  # of all ranks, after the first step
 # The share of its time that a run must win without a cause. Of another program on the machine it is higher,
 # because a busy machine takes a bit from every run.
 _SHARE = {"data": 0.15, "slow rank": 0.15, "exchange": 0.35, "reports": 0.1, "validation": 0.1}
-_BUSY_SHARE = 0.3
+_BUSY_SHARE = 0.2
+_BUSY_EXCHANGE = 0.5  # where threads wait for a core most of the time, so do those that exchange
 _MORE_ROWS = 1.15  # times the rows of the other ranks
 _LEAK, _LEAK_SHARE = 32e6, 0.05  # bytes between two thirds of a run, and of all its memory
 
@@ -115,8 +116,14 @@ class Stretch:
             inside = sum(step[part] for part in PARTS[:-1])
             step["rest"] = max(step["wall"] - inside, 0.0)
             step["own"] = step["wall"] - step["exchange"] - step["reports"] - step["evaluating"]
-            step["waiting"] = max(step["data"] - step["computed"], 0.0)  # not for a core, but for the store
+            # Of the draws, a part is measured, so the share is that of the whole run.
+            all_data = of_rank[-1]["data"] - of_rank[0]["data"]
+            computed = (of_rank[-1]["computed"] - of_rank[0]["computed"]) / max(all_data, 1e-9)
+            step["computed"] = step["data"] * min(computed, 1.0)
+            step["waiting"] = step["data"] - step["computed"]  # not for a core, but for the store
             step["busy"] = max(step["own"] - step["waiting"], step["queue"])
+            step["computing"] = step["busy"] - step["queue"]
+            step["outside"] = step["reports"] + step["evaluating"]
             self.ranks[rank] = step
 
     def of(self, name: str) -> dict[int, float]:
@@ -139,8 +146,8 @@ class Stretch:
 
     @property
     def reports(self) -> float:
-        """What reports cost all ranks; a rank that comes early waits longer in one."""
-        return min(self.of("reports").values())
+        """What reports cost. While one rank evaluates, another may wait for it in a report: that isn't it."""
+        return self.longest("outside") - self.longest("evaluating")
 
     @property
     def slowest(self) -> int:
@@ -165,10 +172,10 @@ class Stretch:
         computing. On a busy machine, a rank with more to compute also waits longer for a core, in proportion.
         """
         step, others = self.ranks[rank], [s for r, s in self.ranks.items() if r != rank]
-        usual = max(other["queue"] / max(other["busy"] - other["queue"], 1e-9) for other in others)
+        usual = max(other["queue"] / max(other["computing"], 1e-9) for other in others)
         more = {
             "waiting": step["waiting"] - max(other["waiting"] for other in others),
-            "busy": max(step["queue"] - usual * (step["busy"] - step["queue"]), 0.0),
+            "busy": max(step["queue"] - usual * step["computing"], 0.0),
         }
         unhindered = 1 - more["busy"] / max(step["busy"], 1e-9)
         more["data"] = step["computed"] * unhindered - max(other["computed"] for other in others)
@@ -296,9 +303,17 @@ def _slow_rank(search: _Search, rank: int) -> list[Cause]:
     whole = search.whole
     excess = whole.excess(rank)
     why = max(excess, key=excess.__getitem__)
+    # What a busy machine adds to a difference proves nothing, only the difference itself.
+    proof = excess[why]
+    if why == "computing":
+        proof = min(proof, whole.ranks[rank]["computing"] - whole.longest("computing", but=rank))
+    least = _SHARE["slow rank"] * whole.longest("wall")
+    if whole.without_rank() >= least > proof:
+        search.mixed = True
+        return []
 
     def win(stretch: Stretch) -> float:
-        return min(stretch.without_rank(), stretch.excess(rank)[why]) if stretch.slowest == rank else 0.0
+        return stretch.without_rank() if stretch.slowest == rank else 0.0
 
     more = f"rank {rank} takes {seconds(whole.without_rank())} longer for a step than the others"
     if why in ("waiting", "data"):
@@ -319,7 +334,9 @@ def _exchange(search: _Search) -> list[Cause]:
     whole = search.whole
     share = whole.exchange / whole.longest("wall")
     text = f"{share:.0%} of a step is the exchange of gradients: larger batches, or fewer exchanges"
-    return search.cause("exchange", lambda stretch: stretch.exchange, text, certain=0.5)
+    is_busy = sum(whole.of("queue").values()) > 0.8 * sum(whole.of("busy").values())
+    least = _BUSY_EXCHANGE if is_busy else None
+    return search.cause("exchange", lambda stretch: stretch.exchange, text, least=least, certain=0.5)
 
 
 def _outside(search: _Search) -> list[Cause]:

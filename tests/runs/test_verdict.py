@@ -26,12 +26,26 @@ CAUSES = {
     "store, alone": (told(rank(data=0.03), exchange=0.0), "data", None, "waiting"),
     "exchange": (told(rank(), rank(), exchange=0.05), "exchange", None, ""),
     "reports": (told(rank(reports=0.02), rank(reports=0.02)), "reports", None, ""),
+    # The store keeps one rank, and the others wait for it in the next exchange.
+    "reports of one": (told(rank(reports=0.02), rank()), "reports", None, ""),
     "validation": (told(rank(evaluating=0.02), rank(evaluating=0.02)), "validation", None, ""),
     "validation of one": (told(rank(evaluating=0.02), rank(reports=0.02)), "validation", None, ""),
     "memory": (told(rank(), rank(grows=1e6)), "memory", 1, ""),
     # A machine that is busy for all ranks alike is no cause of one of them, nor is a rank with a bit more.
     "busy machine": (
         told(rank(forward=0.02, queue=0.01), rank(forward=0.021, queue=0.011)), "healthy", None, ""
+    ),
+    "exchange on a busy machine": (
+        told(rank(forward=0.06, queue=0.07), rank(forward=0.06, queue=0.07), exchange=0.05),
+        "healthy", None, "",
+    ),
+    # What other programs add to a small difference proves nothing.
+    "slower on a busy machine": (
+        told(
+            rank(data=0.0, forward=0.006, backward=0.008, queue=0.010),
+            rank(data=0.0, forward=0.012, backward=0.015, queue=0.0195),
+        ),
+        "unknown", None, "",
     ),
     # On a busy machine, who computes more also waits longer for a core.
     "computing, busy machine": (
