@@ -116,7 +116,7 @@ class Stretch:
             inside = sum(step[part] for part in PARTS[:-1])
             step["rest"] = max(step["wall"] - inside, 0.0)
             step["own"] = step["wall"] - step["exchange"] - step["reports"] - step["evaluating"]
-            # Of the draws, a part is measured, so the share is that of the whole run.
+            # Only some of the draws are measured, so the whole run gives the share.
             all_data = of_rank[-1]["data"] - of_rank[0]["data"]
             computed = (of_rank[-1]["computed"] - of_rank[0]["computed"]) / max(all_data, 1e-9)
             step["computed"] = step["data"] * min(computed, 1.0)
