@@ -192,15 +192,13 @@ def verdict(parts: Mapping[str, Any], *, start: float | None = None, total: floa
         total: seconds of the run.
     """
     unseen = parts.get("unseen")
-    if unseen and not parts.get("ranks"):
+    if unseen:
         return _unknown(f"the parts of a step aren't measured {unseen}")
     try:
-        samples = {
-            int(rank): _samples(rows) for rank, rows in parts.get("ranks", {}).items() if len(rows) > 1
-        }
+        samples = {int(rank): _samples(rows) for rank, rows in parts.get("ranks", {}).items()}
     except (TypeError, ValueError, AttributeError):
         return _unknown("the record is damaged")
-    if not samples:
+    if not samples or not all(samples.values()):
         return _unknown("no parts of steps were measured")
     first = max(rows[0]["steps"] for rows in samples.values())
     last = min(rows[-1]["steps"] for rows in samples.values())
@@ -231,11 +229,7 @@ def verdict(parts: Mapping[str, Any], *, start: float | None = None, total: floa
 
 def verdict_of(record: RunRecord) -> Verdict:
     """Return the verdict on a past run."""
-    return verdict(
-        record.parts,
-        start=record.seconds_to_start,
-        total=record.seconds_total,
-    )
+    return verdict(record.parts, start=record.seconds_to_start, total=record.seconds_total)
 
 
 @dataclass
@@ -393,7 +387,8 @@ def _sentence(causes: list[Cause], search: _Search, epoch: float | None) -> str:
 def _epoch_length(rows: list[dict[str, float]]) -> float | None:
     """Return the steps of an epoch, from the sample at the end of the last one."""
     epochs = rows[-1]["epochs"]
-    return next(row["steps"] for row in rows if row["epochs"] == epochs) / epochs if epochs else None
+    ends = [row["steps"] for row in rows if row["epochs"] == epochs > 0]
+    return ends[0] / epochs if ends else None
 
 
 def in_words(shares: Iterable[float]) -> str:

@@ -99,6 +99,8 @@ def test_several_causes_come_in_the_order_of_their_seconds():
         ({"unseen": "on a GPU", "ranks": {}}, "on a GPU"),
         (told(rank(), rank(forward=0.2, from_step=150)), "changed during the run"),
         ({"ranks": {"0": [[1, 2], [3, 4]]}}, "damaged"),
+        ({"ranks": {"0": 5}}, "damaged"),
+        ({"ranks": {**told(rank(), rank())["ranks"], "1": []}}, "no parts"),
     ],
 )
 def test_not_enough_to_say(parts, why):
