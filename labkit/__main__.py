@@ -1,4 +1,4 @@
-"""The command line: ``python -m labkit check``, and in a checkout ``doctor | stop | clean | home``."""
+"""The command line: ``python -m labkit check | why``, and in a checkout ``doctor | stop | clean | home``."""
 
 import argparse
 import io
@@ -39,6 +39,13 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("address", metavar="ADDRESS", help="host:port of its head")
     command.add_argument("--token-file", help="default: where Ray looks for a token")
     command.add_argument("--json", action="store_true", help="for programs")
+    command = add(why)
+    command.add_argument("name", metavar="RUN", help="its id, or its name: the latest with this name")
+    command.add_argument("--json", action="store_true", help="for programs")
+    command.add_argument("--than", metavar="RUN2", help="exit with 1 if RUN's epochs are slower than RUN2's")
+    command.add_argument(
+        "--percent", metavar="N", type=float, default=10, help="by more than this; default: 10"
+    )
     if add_local_commands is not None:
         add_local_commands(add)
     return parser
@@ -49,6 +56,13 @@ def check(options: argparse.Namespace) -> int:
     from labkit.check import check
 
     return check(options.address, token_file=options.token_file).say(as_json=options.json)
+
+
+def why(options: argparse.Namespace) -> int:
+    """Print why a run was slow, on which rank, and what its epochs would take without that."""
+    from labkit.runs.why import why
+
+    return why(options.name, than=options.than, percent=options.percent, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -363,6 +363,9 @@ assert seconds["start"] > seconds["data"] + seconds["training"]
 # An epoch is nearly twice as fast. For the whole run, the panels show how little that matters here: with two workers, the start takes longer than all three epochs together. The workers wait at the same time, each for its own half of the rows. The same happens when each worker has its own GPU: most of the time, the CPU waits for it. Lesson 09 predicts the speed-up from two short runs.
 
 # %% [markdown]
+# Look at the strips below the curves. They divide the time of each rank into six parts, and nearly all of it is *data*: waiting for the next batch. A second worker doesn't make a row arrive earlier. It waits for other rows at the same time. [Why is this run slow?](../docs/verdict.md) explains the six parts, and the sentence that a longer run gets.
+
+# %% [markdown]
 # ### Exercise 03-1 ★★ · Make this loop distributed
 # This loop trains on one process and saves its weights. Change it so that it runs with any number of workers. `global_batch` is the number of rows in an update, on all workers together. The check runs your loop in this process and on two workers, and compares
 # the weights in the file. The file must load into a plain `cnn()`, without a wrapper, and the rows must keep their order.

@@ -420,6 +420,9 @@ assert second[0][1] > 1.5 * second[1][1]
 # %% [markdown]
 # Rank 0 has nothing wrong with it, and yet its second epoch takes much longer. The panel shows the same rows per second for *both* ranks, because each step ends for all of them at the same time. Only the seconds show it: rank 0 spends most of the epoch in the all-reduce. That looks like
 # a slow network, but rank 0 is only waiting for rank 1. **The slow rank is the one that doesn't wait.**
+
+# %% [markdown]
+# The panel has measured the same from outside: each rank's strip shows how the time of its steps divides. Here, rank 0's *exchange* is much longer than rank 1's, and rank 1's *forward* is longer than rank 0's. The sentence below the strips is careful. Rank 1 was slow for a part of the run only, so there is *not enough to say*. In a run that is slow from its beginning, it names the rank, and what an epoch would take without the delay. [Why is this run slow?](../docs/verdict.md) explains how.
 #
 # ### Exercise 09-3 ★★ · Find it
 # Write a loop that makes `config["steps"]` steps. A step is `config["compute"]()`, then an all-reduce of any tensor. The loop returns the number of the slowest rank, on every rank. The check runs it on two workers, first with one rank slow and then with the other.

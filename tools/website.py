@@ -38,6 +38,7 @@ PARTS = {  # of the table of contents
         "docs/data.md",
         "notebooks/own_experiment/README.md",
         "docs/runs.md",
+        "docs/verdict.md",
         "docs/settings.md",
         "docs/clusters/README.md",
         "docs/fast-start.md",

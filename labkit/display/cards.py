@@ -52,6 +52,14 @@ background:none;vertical-align:top}
 paint-order:stroke;stroke:var(--jp-layout-color1,transparent);stroke-width:3px}
 .labkit .lk-pad{padding:8px 12px 6px}.labkit .lk-pad>table{width:auto}
 .labkit .lk-pad td,.labkit .lk-pad th{padding-right:20px!important}
+.labkit .lk-legend{display:flex;flex-wrap:wrap;gap:0 14px;margin-bottom:3px;color:var(--lk-dim)}
+.labkit .lk-legend i{display:inline-block;width:9px;height:9px;border-radius:2px;margin-right:5px}
+.labkit .lk-strip{display:flex;align-items:center;gap:8px;margin-bottom:3px}
+.labkit .lk-strip span{flex:0 0 52px;color:var(--lk-dim)}
+.labkit .lk-strip div{flex:1;display:flex;height:11px;border-radius:3px;overflow:hidden}
+.labkit .lk-part1{background:#c77700}.labkit .lk-part2{background:#2f7fd6}
+.labkit .lk-part3{background:#6a5acd}.labkit .lk-part4{background:#c2408f}
+.labkit .lk-part5{background:#1f9479}.labkit .lk-part6{background:#858585}
 .labkit text.lk-on{fill:var(--jp-layout-color0,#fff);stroke:none}
 .labkit pre{margin:0;padding:8px 12px!important;overflow:auto;max-height:260px;white-space:pre-wrap;
 color:inherit;background:none;font:12px/1.5 var(--jp-code-font-family,ui-monospace,monospace)}

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from labkit.display import cards, svg
 from labkit.display.formatting import clock, number, plural, seconds, short
 from labkit.panel.run import Curve, Plot, Run, Span
+from labkit.runs.verdict import PARTS, in_words
 
 _TEXT_SHOWN, _FAILURE_SHOWN, _NAME_SHOWN = 16_000, 4_000, 80  # characters
 _ERRORS_SHOWN = 3
@@ -65,6 +66,10 @@ def _lines(run: Run) -> Iterator[tuple[Hashable, str]]:
     for place, failure in enumerate(run.failures):
         yield ("failure", place), run.failed(failure)
     if run.over:
+        for who, shares in run.strip:
+            yield ("strip", who), f"{who}: {in_words(shares)}"
+        if run.verdict:
+            yield "verdict", run.verdict
         for who, text in _errors(run):
             yield ("error", text), f"{who}\n{text}".lstrip()
         yield "end", run.last_line()
@@ -81,6 +86,12 @@ def _errors(run: Run) -> list[tuple[str, str]]:
     return [(f"{', '.join(who)}:", text) for text, who in whose.items()][:_ERRORS_SHOWN]
 
 
+def _means(strip: list[tuple[str, Sequence[float]]]) -> list[tuple[str, float]]:
+    """The parts with the mean share of all ranks."""
+    shares = zip(*(shares for _, shares in strip), strict=True)
+    return [(part, sum(of_part) / len(strip)) for part, of_part in zip(PARTS, shares, strict=True)]
+
+
 def _printed(run: Run) -> str:
     """The last printed lines, as many as a notebook can carry."""
     lines = "\n".join(run.prints)
@@ -94,6 +105,7 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(loader=folder, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {"plot": plot, "timeline": timeline, "table": cards.table, "errors": _errors}
     environment.globals |= {"style": Markup(cards.STYLE), "printed": _printed, "plural": plural}
+    environment.globals |= {"in_words": in_words, "means": _means}
     environment.filters |= {"short": short, "seconds": seconds, "clock": clock}
     return environment.get_template("panel.html.j2")
 

@@ -128,6 +128,10 @@ class Run:
     tables: list[Table] = field(default_factory=list)
     plot: Plot | None = None
     spans: list[Span] = field(default_factory=list)
+    strip: list[tuple[str, Sequence[float]]] = field(
+        default_factory=list
+    )  # whose, and the share of each part
+    verdict: str = ""  # why it is slow, in a sentence
     notes: list[str] = field(default_factory=list)  # what is wrong, or happened meanwhile
     what: str = ""  # was done in the time that it took ("10 epochs")
     result: str = ""  # what came out, in one line

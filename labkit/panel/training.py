@@ -13,13 +13,16 @@ from labkit.display import formatting
 from labkit.display.formatting import UNKNOWN, count, number, plural, seconds, short, short_metrics, size
 from labkit.panel.run import Curve, Mark, Plot, Run, Span, Table, Thinned, joined, whole
 from labkit.panel.workers import Workers, WorkerState
+from labkit.runs.verdict import Verdict, verdict
 from labkit.worker.hooks import number_of
+from labkit.worker.parts import NO_BACKWARD
 
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
 
 _POINTS_KEPT = 240  # about one per pixel of the curve
 _SPANS_KEPT, _CHECKPOINTS_SHOWN, _WORKERS_SHOWN, _REPORTS_SHOWN = 900, 6, 8, 240
 _COUNTS = {"epoch", "epochs", "step", "steps", "global_step", "rank", "workers", "world", "world_size"}
+_STEPS_UNSEEN = 20  # after which a panel says that the parts of steps aren't measured
 _DAY = 86_400.0
 _PHASES = {"starting": "starting workers", "loading": "loading data"}
 _STATUSES = {
@@ -265,6 +268,17 @@ class TrainingRun(Run):
         known = {"start": max(self.first_step_at - self.started_at, 0.0), **spent}
         return {**known, "rest": max(total - sum(known.values()), 0.0)}
 
+    def parts_of_steps(self) -> dict[str, Any]:
+        """The samples of all ranks, as `labkit.runs.verdict` takes them."""
+        unseen = next((worker.unseen for worker in self.workers.values() if worker.unseen), "")
+        ranks = {str(rank): self.workers[rank].samples for rank in sorted(self.workers)}
+        return {"unseen": unseen, "ranks": {rank: samples for rank, samples in ranks.items() if samples}}
+
+    def find_verdict(self, now: float | None = None) -> Verdict:
+        """Why the run is slow, as far as that is known."""
+        start = self.first_step_at - self.started_at if self.first_step_at else None
+        return verdict(self.parts_of_steps(), start=start, total=self.elapsed(now))
+
     def metrics(self) -> dict[str, Any]:
         """The latest metrics, of a report or of a step; when the run is over, those of the last report."""
         latest = self.history[-1] if self.over and self.history else self._latest
@@ -288,6 +302,8 @@ class TrainingRun(Run):
             "seconds": spent,
             "rows_per_second": self.rows_per_second() or None,
             "waiting_share": self.waiting_share(),
+            "parts": self.parts_of_steps(),
+            "verdict": self.find_verdict().to_json(),
             "metrics": self.metrics(),
             "history": list(self.history),
             "checkpoints": self.kept,
@@ -332,7 +348,10 @@ class TrainingRun(Run):
             self._saved.append((epochs + event["epoch"], steps + event["step"], len(self._reports)))
 
     def on_end(self, event: dict[str, Any]) -> None:
-        if event["rank"] == 0 and self.workers.of(event) is not None:
+        worker = self.workers.of(event)
+        if worker is not None:
+            worker.note_parts(event.get("parts", {}))
+        if event["rank"] == 0 and worker is not None:
             self._parts["between epochs"] += event["seconds"]
 
     def on_empty(self, event: dict[str, Any]) -> None:
@@ -351,6 +370,7 @@ class TrainingRun(Run):
         spent, waiting = worker.update(event)
         # All ranks make the same steps: one may tell more than rank 0.
         self.made = max(self.made, steps + worker.made)
+        worker.note_parts(event.get("parts", {}))
         if worker.rank != 0:
             return
         at, self.fed = event["at"], event.get("fed", True)
@@ -537,6 +557,7 @@ class TrainingRun(Run):
         self.tiles = list(self._shown_tiles())
         self.tables = [*self._shown_workers(), *self._shown_checkpoints(now)]
         self.plot, self.spans = self._shown_curves(), self.timeline(now)
+        self._fill_verdict(now)
         waits = "" if self.over else self.waits
         notes = (self._changes(), self.note, waits, self._no_batch(), *self._loop_notes)
         self.notes = [note for note in notes if note]
@@ -548,6 +569,13 @@ class TrainingRun(Run):
             self.plot, self.tiles = None, []
         elif self.over and not self.plot.curves:  # it reported counts alone
             self.plot = None
+
+    def _fill_verdict(self, now: float) -> None:
+        verdict = self.find_verdict(now)
+        shares = list((verdict.shares or {}).items())[:_WORKERS_SHOWN]
+        self.strip = [(f"rank {rank}", of_rank) for rank, of_rank in shares]
+        unseen = {worker.unseen for worker in self.workers.values() if worker.made > _STEPS_UNSEEN}
+        self.verdict = verdict.sentence if verdict.shares or unseen - {"", NO_BACKWARD} else ""
 
     def _headline(self, now: float) -> str:
         """Where the run is: ``epoch 7 of 10 · step 14 of 22 · about 19 s left``."""

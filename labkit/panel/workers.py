@@ -1,9 +1,12 @@
 """The progress of each worker of a run, and which process has which rank."""
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.runs.verdict import COLUMNS
+
+_SAMPLES = 48  # that are kept of a worker
 _STANDS_OUT = 0.1  # share of time or rate: smaller differences are noise
 
 
@@ -25,6 +28,8 @@ class WorkerState:
     gpu_memory: int | None = None
     made: int = 0  # all the steps of its process
     begun: bool = False  # whether it has got its first batch
+    samples: list[list[float]] = field(default_factory=list)  # as `labkit.runs.verdict` takes them
+    unseen: str = ""  # why there are none
     _epoch: tuple[int, float, float] = (0, 0.0, 0.0)  # rows, seconds and waiting of the current one
 
     @property
@@ -52,6 +57,15 @@ class WorkerState:
         if self.total and self.step > self.total:
             self.total = None  # this epoch is longer than the last one was
         return seconds, waiting
+
+    def note_parts(self, parts: dict[str, Any]) -> None:
+        """Keep the sums over the parts of its steps; of many, those of every second moment, and the last."""
+        self.unseen = parts.get("unseen", "")
+        if "steps" in parts:
+            parts = {**parts, "memory": self.memory or 0}
+            self.samples.append([parts[name] for name in COLUMNS])
+            if len(self.samples) > _SAMPLES:
+                del self.samples[1:-1:2]
 
     @property
     def rows_per_second(self) -> float:

@@ -31,6 +31,7 @@ _COLUMNS: dict[str, Callable[[RunRecord], Any]] = {
     "rows/s": attrgetter("rows_per_second"),
     "waiting": attrgetter("waiting_share"),
     "total s": attrgetter("seconds_total"),
+    "verdict": lambda run: run.verdict.get("verdict") or None,
     "note": attrgetter("note"),
 }
 _DIGITS = {"start s": 1, "epoch s": 2, "rows/s": 0, "waiting": 2, "total s": 1}

@@ -75,6 +75,8 @@ class RunRecord:
     seconds: dict = field(default_factory=dict)  # where the time went: "start", "data", "training", …
     rows_per_second: int | float | None = None  # all workers together, while training
     waiting_share: int | float | None = None  # part of the training time spent waiting for data, 0 to 1
+    parts: dict = field(default_factory=dict)  # of steps, as `labkit.runs.verdict` takes them
+    verdict: dict = field(default_factory=dict)  # that it made of them; `labkit why` makes a new one
     metrics: dict = field(default_factory=dict)  # at the end
     history: list = field(default_factory=list)  # one dict per report: its metrics, and "epoch" (from 0)
     checkpoints: int = 0  # how many were kept

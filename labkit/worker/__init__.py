@@ -10,10 +10,11 @@ Events are JSON objects. All have ``kind`` and ``run``, and those of a worker ``
 - step: ``epoch`` (from this process's first on), ``step``, ``total``, ``rows``, ``seconds``, ``waiting``,
   ``first_wait``, ``between``, ``metrics``, ``done``: counts within this epoch and worker; ``rows`` is None
   where they are unknown; ``ago``: seconds since its last step; ``made``: the steps of all epochs; ``fed``:
-  whether there is a loader; ``memory`` and ``gpu_memory`` of its process in bytes.
+  whether there is a loader; ``memory`` and ``gpu_memory`` of its process in bytes; ``parts``: the seconds of
+  all steps by part, as `labkit.runs.verdict` takes them, or why they are unseen.
 - saved: ``epoch`` and ``step``: epochs and steps of this process when it gave a checkpoint to Ray.
 - empty: this worker's loader had no batch.
-- end: of the loop, ``seconds`` after its last epoch.
+- end: of the loop, ``seconds`` after its last epoch; ``parts``.
 - report: ``metrics``; ``epoch`` if known; ends an epoch. ``passes`` that this process had made over its
   loaders, and ``step``s since, where that is known.
 - note: ``text``: what the reader should know about the loop.

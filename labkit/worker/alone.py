@@ -25,11 +25,11 @@ class SoloWatch:
     def begin(self, steps: int) -> None:
         """The loop has made its first steps: is there a group, and does accelerate see only this process?"""
         if _accelerate_is_alone() and (group_size() or 1) > 1:
-            self.is_on, self._first, self._collectives = True, steps, _collectives()
+            self.is_on, self._first, self._collectives = True, steps, collectives()
 
     def stepped(self, steps: int) -> None:
         """Another step was made. What is exchanged after the last one, such as a metric, trains nothing."""
-        if _collectives() != self._collectives:
+        if collectives() != self._collectives:
             self.is_on = False
         self._steps = steps
 
@@ -53,7 +53,7 @@ def _accelerate_is_alone() -> bool:
     return shared.get("num_processes") == 1
 
 
-def _collectives() -> int:
+def collectives() -> int:
     """How many collectives the process groups of this process have run, from any code."""
     world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     total = 0

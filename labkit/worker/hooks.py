@@ -35,6 +35,7 @@ from labkit.errors import LabError
 from labkit.worker import Tracker, group_size
 from labkit.worker.alone import SoloWatch
 from labkit.worker.loaders import notes_on
+from labkit.worker.parts import StepClocks
 from labkit.worker.rows import (
     Calibrated,
     Counter,
@@ -83,7 +84,9 @@ class Pass:
         self.began = 0.0
         self.batches = 0
         self.rows, self.waiting = 0, seconds  # those that no step has claimed yet
+        self.computing = 0.0  # the part of `waiting` in which this thread had work to do
         self.first_wait = seconds
+        self.backwards = 0  # that the loop had made at the latest draw
         self.drawn_at = self.candidate_at = -1  # the latest step before which the loop drew from it
         self.over = False
 
@@ -97,7 +100,7 @@ class Epoch:
         self.length: int | None = None  # in steps, of one without a loader
         self.steps = self.rows = 0
         self.counted = True
-        self.waiting = 0.0
+        self.waiting = self.computing = 0.0
         self.passes: list[Pass] = []
 
     def add(self, one: Pass) -> None:
@@ -108,7 +111,8 @@ class Epoch:
             self.began = min(self.began, one.began)
         self.rows, self.waiting = self.rows + one.rows, self.waiting + one.waiting
         self.counted = self.counted and one.counted
-        one.rows, one.waiting = 0, 0.0
+        self.computing += one.computing
+        one.rows, one.waiting, one.computing = 0, 0.0, 0.0
 
     @property
     def total(self) -> int | None:
@@ -136,9 +140,12 @@ class Follower:
         self._epochs = self._steps = 0
         self._passes_made = False  # whether one of them went over a loader
         self._left = self._sent = 0.0
+        self._before = dict.fromkeys(("rows", "data", "computed"), 0.0)  # in all epochs that ended
+        self._first_step_at = 0.0
         self._memory, self._weighed = dict[str, Any](), -_WEIGH_EVERY
-        others = (tracker.in_worker and tracker.rank() and group_size()) or 0
-        self._pause = min(max(_PAUSE, others / _OF_ALL), _LONGEST)
+        workers = (tracker.in_worker and group_size()) or 1
+        self._pause = min(max(_PAUSE, workers / _OF_ALL), _LONGEST) if tracker.rank() else _PAUSE
+        self._clocks = StepClocks(alone=workers == 1)
         self._loss: Any = None  # of the latest `backward`
         self._shown: Any = None  # of the one before the latest step
         self._told: dict[str, Any] = {}  # by a loop that counts
@@ -222,18 +229,18 @@ class Follower:
                     one = Pass(iterator, iterator, 0.0, lambda batch: None, deque(maxlen=_KEPT))
                     self._passes[iterator] = one
                 self._latest = one
-            began, self._inside = perf_counter(), one.inner
+            began, busy, self._inside = perf_counter(), self._clocks.begin_draw(), one.inner
             try:
                 batch = original(iterator)
             except StopIteration:
                 one.over = True
-                self._drew(one, began, 0)
+                self._drew(one, began, busy, 0)
                 raise
             finally:
                 self._inside = None
             one.batches += 1
             try:
-                self._drew(one, began, one.count(batch))
+                self._drew(one, began, busy, one.count(batch))
             except Exception:  # a batch may be anything, and to count is never worth an error
                 self._on = False
             return batch
@@ -256,14 +263,16 @@ class Follower:
     def before_step(self, optimizer: Any, *_: Any) -> None:
         if self._optimizer is None and self._on and get_ident() == self._thread:
             self._optimizer = id(optimizer)
+            self._clocks.before_step(perf_counter(), optimizer)
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
         if self._optimizer != id(optimizer) or not self._on or get_ident() != self._thread:
             return
         self._optimizer, epoch, drawn = None, self._epoch, self._drawn
+        now = perf_counter()
+        self._clocks.after_step(now)
         if not drawn and epoch is not None and epoch.first is not None:
             return  # another optimizer has stepped for the same batch
-        now = perf_counter()
         if len(drawn) == 1 and drawn[0].epoch is epoch is not None:
             epoch.add(drawn[0])
         else:
@@ -280,9 +289,25 @@ class Follower:
             follows = self._on and not self._scaled and get_ident() == self._thread
             if follows and type(loss) is sys.modules["torch"].Tensor and loss.numel() == 1:
                 self._loss = loss.detach()
-            return original(loss, *args, **kwargs)
+            if not self._on or get_ident() != self._thread:
+                return original(loss, *args, **kwargs)
+            self._clocks.begin_backward(perf_counter(), loss)
+            try:
+                return original(loss, *args, **kwargs)
+            finally:
+                self._clocks.end_backward(perf_counter())
 
         return backward
+
+    def noting_evaluation(self, original: Callable) -> Callable:
+        """``model.eval()``."""
+
+        def evaluate(model: Any) -> Any:
+            if self._sees():
+                self._clocks.evaluates(perf_counter())
+            return original(model)
+
+        return evaluate
 
     def noting_scale(self, original: Callable) -> Callable:
         """A `GradScaler` multiplies the loss by a factor of its own."""
@@ -299,8 +324,13 @@ class Follower:
         def report(utils: Any, metrics: Any, checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
             if checkpoint is not None and self._tracker.rank() == 0:  # whose metrics Ray keeps
                 refuse_what_json_lacks(metrics)
+            began = perf_counter()
             self.report(metrics, checkpoint=checkpoint)
-            return original(utils, metrics, checkpoint, *args, **kwargs)
+            try:
+                return original(utils, metrics, checkpoint, *args, **kwargs)
+            finally:
+                if self._sees():
+                    self._clocks.report(began, perf_counter())
 
         return report
 
@@ -394,6 +424,8 @@ class Follower:
         for one in epoch.passes:
             one.rows *= one.over  # of a pass that was left by `break`, the last batch was not trained
             epoch.add(one)
+        for name, value in self._sums_of(epoch).items():
+            self._before[name] += value
         self._epochs, self._left = self._epochs + 1, epoch.ended
         self._passes_made = self._passes_made or epoch.first is not None
         self._send(epoch, done=True)
@@ -405,9 +437,10 @@ class Follower:
     def _sees(self) -> bool:
         return self._on and get_ident() == self._thread
 
-    def _drew(self, one: Pass, began: float, rows: int | None) -> None:
+    def _drew(self, one: Pass, began: float, busy: float, rows: int | None) -> None:
         """The loop has called ``next``."""
         now = perf_counter()
+        one.computing += self._clocks.end_draw(began, now, busy)
         self._optimizer = None  # a step that has raised is over
         if one.batches <= 1 and not one.began:
             one.began, one.first_wait = began - one.waiting, one.waiting + now - began
@@ -417,6 +450,9 @@ class Follower:
         if one.drawn_at != self._steps:
             one.drawn_at = self._steps
             self._drawn.append(one)
+        elif one.epoch is None and self._clocks.backwards == one.backwards:
+            self._clocks.evaluates(one.began)
+        one.backwards = self._clocks.backwards
         if one.epoch is not None and one.epoch is self._epoch:
             one.epoch.ended = now
         if one.over and not one.batches and not self._steps and not self._empty:
@@ -428,6 +464,8 @@ class Follower:
         assert epoch is not None  # `step` or `_decide` has opened it
         self._steps += 1
         epoch.steps, epoch.ended = epoch.steps + 1, now
+        if self._steps == 1:
+            self._first_step_at = now
         if self._steps == 1 or now - self._sent > self._pause:
             self._send(epoch)
         if self._steps == 1:
@@ -500,8 +538,30 @@ class Follower:
             metrics=numbers({"loss": self._shown} if self._may_read() else self._told),
             done=done,
             fed=first is not None or epoch.rows > 0 or not epoch.counted,
+            parts=self._parts(now),
             **self._memory,
         )
+
+    def _sums_of(self, epoch: Epoch) -> dict[str, float]:
+        return {"rows": epoch.rows, "data": epoch.waiting, "computed": epoch.computing}
+
+    def _parts(self, now: float) -> dict[str, Any]:
+        """The seconds of all steps by part, as `labkit.runs.verdict` takes them."""
+        clocks, sums = self._clocks, dict(self._before)
+        if clocks.unseen:
+            return {"unseen": clocks.unseen}
+        if self._epoch is not None:
+            for name, value in self._sums_of(self._epoch).items():
+                sums[name] += value
+        names = ("forward", "backward", "exchange", "optimizer", "reports", "evaluating")
+        parts = {name: getattr(clocks, name) for name in names}
+        parts |= {
+            "steps": self._steps,
+            "epochs": self._epochs,
+            "wall": now - self._first_step_at,
+            "queue": clocks.queued(),
+        }
+        return {name: round(value, 6) for name, value in (sums | parts).items()}
 
     def _may_read(self) -> bool:
         """Whether there is a loss to show. Reading it while a CUDA graph is captured would spoil that."""
@@ -553,13 +613,16 @@ class Follower:
         """Take all hooks away: the loop is over."""
         self._on = False
         self._undo.close()
+        self._clocks.close()
 
     def finish(self, *, well: bool) -> None:
         """The loop has returned, or has raised."""
         try:
             if self._on and well:
+                now = perf_counter()
+                self._clocks.end_evaluation(now)
                 if self._epoch is None and self._epochs:  # it may have evaluated and saved after its last one
-                    self._tracker.emit("end", seconds=perf_counter() - self._left)
+                    self._tracker.emit("end", seconds=now - self._left, parts=self._parts(now))
                 self.end_epoch()
                 self._look_whether_alone()
             elif self._on and self._epoch is not None:
@@ -616,6 +679,7 @@ _OPTIMIZERS = "torch.optim.optimizer"  # has hooks of its own
 _HOOKS: dict[str, list[tuple[str, str, Callable]]] = {
     _OPTIMIZERS: [],
     "torch._tensor": [("Tensor", "backward", Follower.noting_loss)],
+    "torch.nn.modules.module": [("Module", "eval", Follower.noting_evaluation)],
     "torch.amp.grad_scaler": [("GradScaler", "scale", Follower.noting_scale)],
     "torch.utils.data.dataloader": [
         ("DataLoader", "__iter__", Follower.iterating),

@@ -8,7 +8,9 @@ import pytest
 
 import golden
 from labkit.panel.drawing import snapshot
+from labkit.runs.verdict import COLUMNS
 from runs_told import T0, Run
+from steps_told import rank, told
 
 EVIL = "<script>alert('x')</script>\"' & </div></pre></svg>"
 FILES = [("workers' logs", "/tmp/a & b"), (EVIL, EVIL)]
@@ -226,3 +228,36 @@ def test_everything_is_escaped(status):
     run.state.note, run.state.status = EVIL, status
     html = snapshot(run.state, T0 + 100, FILES).html
     assert "<script" not in html and words(html)
+
+
+def straggling():
+    """A run whose rank 1 computes longer than the others."""
+    run = Run("03", engine="Ray Train", world_size=2, epochs=4)
+    for number, samples in told(rank(), rank(forward=0.03))["ranks"].items():
+        for sample in samples:
+            parts = dict(zip(COLUMNS, sample, strict=True))
+            about = {"rank": int(number), "pid": 100 + int(number), "memory": 1000, "parts": parts}
+            run.step(10 + parts["wall"], step=int(parts["steps"]), seconds=parts["wall"], **about)
+    return run
+
+
+def test_a_strip_for_each_rank_and_the_sentence_below_it():
+    run, sentence = straggling(), "slow rank: rank 1 takes 20 ms longer for a step than the others, computing"
+    for html in (live(run, 30), summary(run, at=30)):
+        shown = words(html)
+        assert sentence in shown and 'See lesson 09, "A straggler"' in shown
+        assert "data 2% forward 41%" in shown.replace("\u00a0", " ")  # the means of both ranks
+        strips = [one.get("aria-label") for one in checked(html.partition("</style>")[2] or html).iter("div")]
+        strips = [label for label in strips if label and label.startswith("rank ")]
+        assert [label[:15] for label in strips] == ["rank 0: data 2%", "rank 1: data 2%"]
+    lines = [text for _, text in snapshot(run.state, T0 + 30).lines]
+    assert any(text.startswith("rank 0: data 2%, forward 20%") for text in lines)
+    assert any(text.startswith(sentence) for text in lines) and "finished" in lines[-1]
+
+
+def test_a_run_whose_parts_are_not_measured_says_why_when_it_has_made_steps():
+    on_gpu = {"parts": {"unseen": "on a GPU"}}
+    assert "measured" not in words(live(Run().step(10, step=3, **on_gpu)))
+    assert "the parts of a step aren't measured on a GPU" in words(live(Run().step(10, step=50, **on_gpu)))
+    keras = {"parts": {"unseen": "where no backward() is seen"}}
+    assert "measured" not in words(live(Run().step(10, step=50, **keras)))

@@ -37,7 +37,7 @@ def test_the_table_shows_the_runs_the_newest_first(three):
     assert dict(row) == {
         "run": "00-baseline", "id": "run-0", "state": "finished", "engine": "one process", "workers": 1,
         "data": "digits", "rows": 1437, "epochs": 3, "start s": 0.5, "epoch s": 0.8, "rows/s": 18312,
-        "total s": 3.2, "note": "", "loss": 0.31234, "accuracy": 0.91, "metrics.rows": 5,
+        "total s": 3.2, "verdict": None, "note": "", "loss": 0.31234, "accuracy": 0.91, "metrics.rows": 5,
     }  # fmt: skip
     assert math.isnan(table.loc[1, "loss"]) and math.isinf(table.loc[1, "rows/s"])
     assert (table.loc[2, "waiting"], math.isnan(table.loc[2, "accuracy"])) == (0.25, True)

@@ -1,0 +1,334 @@
+"""Is the verdict right? Runs with a known cause, and healthy ones, and what the panel says of each.
+
+    .venv/bin/python -m benchmarks verdicts [--repeat 2] [--only "slow rank" …] [--seed 48] [--keep FOLDER]
+
+Each round has all cases once: a fault is built into the loop of one rank or of all, in a run of a few seconds
+on two or three workers with one of two networks. Which workers, which network and which rank comes from the
+seed, before anything runs. Healthy runs take the same loop without a fault, half of them while another
+program computes. For each run, the benchmark notes the first cause that the verdict names (the start, which
+is long in so short a run, is left out), the rank, and the predicted seconds of an epoch. The same loop runs
+again without its fault: these are the seconds that the prediction is compared with.
+
+The last line is ``verdicts: ratio=…``: the share of runs whose verdict was wrong.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks._paired import Found
+from benchmarks._slow_folder import slow_folder
+from labkit.local import cluster
+from labkit.runs.record import RunRecord
+from labkit.runs.verdict import verdict_of
+from labkit.settings import Settings
+
+# {case: (the cause that the verdict has to name, its detail, whether it is of one rank)}
+CASES = {
+    "slow rank, computing": ("slow rank", "computing", True),
+    "slow rank, busy core": ("slow rank", "busy", True),
+    "slow rank, more rows": ("slow rank", "rows", True),
+    "slow store": ("data", "waiting", False),
+    "slow rows on all ranks": ("data", "computing", False),
+    "slow rows on one rank": ("data", "computing", True),
+    "tiny batches": ("exchange", "", False),
+    "slow upload": ("reports", "", False),
+    "validation in the loop": ("validation", "", False),
+    "leak": ("memory", "", False),
+    "healthy": ("healthy", "", False),
+    "healthy, busy machine": ("healthy", "", False),
+}
+STEPS, EPOCHS = 40, 3
+MANY = 3.0  # times the work of a healthy step
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run, fixed by the seed."""
+
+    name: str
+    workers: int
+    network: str
+    rank: int
+
+    @property
+    def cause(self) -> str:
+        return CASES[self.name][0]
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.workers} workers, {self.network}, rank {self.rank}"
+
+
+def cases(rounds: int, seed: int) -> list[Case]:
+    """All runs, in the order in which they are made."""
+    draw = random.Random(seed)
+    made = []
+    for _ in range(rounds):
+        for name in CASES:
+            workers = draw.choice((2, 3))
+            made.append(Case(name, workers, draw.choice(("mlp", "cnn")), draw.randrange(workers)))
+    return made
+
+
+class Rows:
+    """Random images; a fault makes each row slow."""
+
+    def __init__(self, rows: int, slow: str, seconds: float) -> None:
+        import torch
+
+        self.images = torch.rand(rows, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+        self.labels = torch.arange(rows) % 10
+        self.slow, self.seconds = slow, seconds
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, row: int) -> Any:
+        if self.slow == "waiting":
+            time.sleep(self.seconds)
+        elif self.slow == "computing":
+            compute(self.seconds)
+        return self.images[row], self.labels[row]
+
+
+def compute(seconds: float) -> None:
+    """Use the CPU for this long."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def network(name: str) -> Any:
+    """Return a network whose step takes some milliseconds at the batch size of these runs."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    if name == "mlp":
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    convolutions = (
+        nn.Conv2d(1, 8, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+    )
+    return nn.Sequential(*convolutions, nn.Linear(16 * 11 * 11, 10))
+
+
+def train_loop(config: dict[str, Any]) -> None:
+    """Train for a few seconds; `config["fault"]` is what makes it slow, or "" for nothing."""
+    import tempfile
+
+    import ray.train
+    import torch
+    from ray.train.torch import prepare_model
+    from torch.utils.data import DataLoader
+
+    torch.set_num_threads(1)
+    rank, fault = ray.train.get_context().get_world_rank(), config["fault"]
+    is_slow = rank == config["rank"]
+    # A step of each network takes about as long.
+    batch = 4 if fault == "tiny batches" else {"mlp": 256, "cnn": 64}[config["network"]]
+    if fault == "slow rank, more rows" and is_slow:
+        batch = round(MANY * batch)
+    slow = {"slow store": "waiting", "slow rows on all ranks": "computing"}.get(fault, "")
+    if fault == "slow rows on one rank" and is_slow:
+        slow = "computing"
+    steps = config["steps"] * (6 if fault == "tiny batches" else 1)
+    data = Rows(steps * batch, slow, 0.03 / batch)
+    loader = DataLoader(data, batch_size=batch)
+    test = DataLoader(Rows(64 * 40, "", 0.0), batch_size=64)
+    model = prepare_model(network(config["network"]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    kept = []
+    busy = contextlib.ExitStack()
+    if fault == "slow rank, busy core" and is_slow:
+        busy.enter_context(busy_core())
+    with busy:
+        for epoch in range(config["epochs"]):
+            for x, y in loader:
+                loss = torch.nn.functional.cross_entropy(model(x), y)
+                if fault == "slow rank, computing" and is_slow:
+                    compute(0.03)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if fault == "leak":
+                    kept.append(torch.ones(1_000_000))
+            if fault == "validation in the loop":
+                model.eval()
+                with torch.no_grad():
+                    for _ in range(5):
+                        for x, _ in test:
+                            model(x)
+                model.train()
+            with tempfile.TemporaryDirectory() as folder:
+                torch.save(model.state_dict(), os.path.join(folder, "model.pt"))
+                checkpoint = ray.train.Checkpoint.from_directory(folder) if rank == 0 else None
+                ray.train.report({"epoch": epoch, "loss": float(loss)}, checkpoint=checkpoint)
+
+
+@contextlib.contextmanager
+def busy_core() -> Iterator[None]:
+    """Other programs on one core, to which this thread is bound, and which has a low priority."""
+    core = max(os.sched_getaffinity(0))
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    programs = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def busy_machine() -> Iterator[None]:
+    """Another program, wherever there is a core."""
+    program = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        program.kill()
+        program.wait()
+
+
+def run(case: Case, settings: Settings, *, fault: bool = True) -> RunRecord:
+    """Make one run; return its record."""
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    from labkit import runs
+    from labkit.train import TrainPanel
+
+    panel = TrainPanel("benchmark-verdicts", settings=settings)
+    about = {"fault": case.name if fault else "", "rank": case.rank, "network": case.network}
+    folder = str(settings.home / "runs" / "benchmark-verdicts-checkpoints")
+    os.makedirs(folder, exist_ok=True)
+    upload = fault and case.name == "slow upload"
+    config = RunConfig(
+        name=panel.run_id,
+        storage_path=folder,
+        storage_filesystem=slow_folder() if upload else None,
+    )
+    trainer = TorchTrainer(
+        train_loop,
+        train_loop_config={**about, "steps": STEPS, "epochs": EPOCHS},
+        scaling_config=ScalingConfig(num_workers=case.workers),
+        run_config=config,
+    )
+    busy = busy_machine() if fault and case.name == "healthy, busy machine" else contextlib.nullcontext()
+    with busy, panel.watch(trainer):
+        trainer.fit()
+    return runs.get(panel.run_id, settings.home)
+
+
+def judge(case: Case, record: RunRecord) -> dict[str, Any]:
+    """What the verdict names, and whether that is right."""
+    said = verdict_of(record).to_json()
+    first = next((cause for cause in said["causes"] if cause["name"] != "start"), None)
+    named = first["name"] if first else "unknown" if said["verdict"] == "unknown" else "healthy"
+    cause, detail, of_rank = CASES[case.name]
+    right = named == cause
+    return {
+        "case": case.name,
+        "named": named,
+        "right": right,
+        "detail": right and (first["detail"] if first else "") == detail,
+        "rank": None if not (of_rank and right) else first["rank"] == case.rank,
+        "without": first["without"] if first and right else None,
+        "epoch": said["seconds_per_epoch"],
+        "sentence": said["sentence"],
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The confusion table: a row for each case, a column for each cause that was named."""
+    names = [*dict.fromkeys([*(cause for cause, *_ in CASES.values()), "unknown"])]
+    lines = [f"| injected | runs | {' | '.join(names)} | rank right |", f"|---|{'---|' * (len(names) + 2)}"]
+    for case in CASES:
+        of_case = [row for row in rows if row["case"] == case]
+        if not of_case:
+            continue
+        named = Counter(row["named"] for row in of_case)
+        ranks = [row["rank"] for row in of_case if row["rank"] is not None]
+        cells = [str(named[name] or "") for name in names]
+        share = f"{sum(ranks)} of {len(ranks)}" if ranks else ""
+        lines.append(f"| {case} | {len(of_case)} | {' | '.join(cells)} | {share} |")
+    return "\n".join(lines)
+
+
+def compare(rows: list[dict[str, Any]]) -> str:
+    """How the predicted seconds compare with those of the run without the fault."""
+    pairs = [(row["without"], row["healthy_epoch"]) for row in rows if row.get("healthy_epoch")]
+    if not pairs:
+        return "no prediction was compared"
+    near = sum(abs(best / real - 1) <= 0.15 for (best, _, _), real in pairs)
+    within = sum(low <= real <= high for (_, low, high), real in pairs)
+    return f"predicted epochs: {near} of {len(pairs)} within 15 %, {within} within their band"
+
+
+def measured(case: Case, settings: Settings, kept: Path | None, *, predicts: bool) -> dict[str, Any]:
+    """Make the run of a case, and the one without its fault, unless the file `kept` has both."""
+    if kept is not None and kept.exists():
+        found = json.loads(kept.read_text())
+        row = judge(case, RunRecord.from_json(json.dumps(found["record"])))
+        return row | {"healthy_epoch": found["healthy_epoch"]}
+    record = run(case, settings)
+    row = judge(case, record)
+    row["healthy_epoch"] = None
+    if row["without"] and predicts:
+        row["healthy_epoch"] = run(case, settings, fault=False).verdict["seconds_per_epoch"]
+    if kept is not None:
+        found = {"record": json.loads(record.to_json()), "healthy_epoch": row["healthy_epoch"]}
+        kept.write_text(json.dumps(found))
+    return row
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("--repeat", type=int, default=10, help="rounds of all cases (default 10)")
+    options.add_argument("--seed", type=int, default=48)
+    options.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="only these cases")
+    options.add_argument("--no-prediction", action="store_true", help="make no runs without the fault")
+    options.add_argument("--json", type=Path, help="write all figures into this file, as a run record")
+    options.add_argument("--keep", type=Path, help="a folder for the runs; a later call skips those")
+    options = options.parse_args()
+    os.environ["LABKIT_PANEL"] = "none"
+    settings = Settings.from_env()
+    rows, found = [], Found("verdicts", ours="verdict")
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
+    with cluster.start(cpus_per_node=4, settings=settings):
+        for number, case in enumerate(cases(options.repeat, options.seed)):
+            if case.name not in options.only:
+                continue
+            kept = options.keep / f"{options.seed}-{number:03}.json" if options.keep else None
+            row = measured(case, settings, kept, predicts=not options.no_prediction)
+            rows.append(row)
+            print(f"{'right' if row['right'] else 'WRONG'}  {case}: {row['sentence']}", flush=True)
+            if row["healthy_epoch"]:
+                print(f"       without it, an epoch took {row['healthy_epoch']:.2f} s", flush=True)
+    print(f"\n{table(rows)}\n\n{compare(rows)}")
+    found.beside["rows"] = rows
+    wrong = sum(not row["right"] for row in rows)
+    found.finish(wrong / max(len(rows), 1), json=options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Print the verdict on a past run: the command ``python -m labkit why``."""
+
+import json
+from statistics import median
+
+from labkit.display.formatting import seconds
+from labkit.errors import LabError
+from labkit.runs.browse import get, latest
+from labkit.runs.record import RunRecord
+from labkit.runs.verdict import in_words, verdict_of
+
+
+def why(run: str, *, than: str | None = None, percent: float = 10, as_json: bool = False) -> int:
+    """Print the verdict; return 1 if the run's epochs are slower than another's by more than this, else 0.
+
+    Raises:
+        LabError: no run has this id or name, or one of the two has no epoch that ended.
+    """
+    record = _find(run)
+    verdict, facts = verdict_of(record), {}
+    if than is not None:
+        facts = _compared(record, _find(than))
+    slower = bool(facts) and facts["slower_percent"] > percent
+    if as_json:
+        print(json.dumps({"run": record.run_id, **verdict.to_json(), **facts}, indent=1))
+        return int(slower)
+    print(verdict.sentence)
+    for rank, shares in (verdict.shares or {}).items():
+        print(f"rank {rank}: {in_words(shares)}")
+    if facts:
+        mine, other = seconds(facts["seconds_per_epoch"]), seconds(facts["seconds_per_epoch_than"])
+        print(f"an epoch took {mine}, and {other} in {facts['than']}: {facts['slower_percent']:+.0f} %")
+    return int(slower)
+
+
+def _find(run: str) -> RunRecord:
+    """Return the run with this id, or the latest with this name."""
+    try:
+        return get(run)
+    except LabError:
+        return latest(run, state=None)
+
+
+def _compared(record: RunRecord, other: RunRecord) -> dict[str, str | float]:
+    """Return how much slower a run's median epoch is than another's."""
+    for one in (record, other):
+        if not one.seconds_per_epoch:
+            attempt = f"compare the epochs of {record.run_id} and {other.run_id}"
+            raise LabError(attempt, f"{one.run_id} has no epoch that ended", "runs.table() lists the others")
+    mine, theirs = median(record.seconds_per_epoch), median(other.seconds_per_epoch)
+    return {
+        "seconds_per_epoch": mine,
+        "than": other.run_id,
+        "seconds_per_epoch_than": theirs,
+        "slower_percent": 100 * (mine / theirs - 1),
+    }

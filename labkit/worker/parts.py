@@ -1,0 +1,164 @@
+"""Where the time of each step goes, by the clocks of the thread that runs the loop.
+
+A step has six parts: waiting for data, forward, backward, exchange, optimizer, and the rest. On a CPU, a
+thread that waits for other ranks uses no CPU time. So the exchange is what is left of ``backward()`` when
+the thread's CPU time and its time on a run queue are subtracted. Without the run queue, a rank whose core is
+taken by another program would look like one that waits for others.
+
+Where gradients are exchanged by hand, between ``backward()`` and the optimizer's step, the exchange is
+measured up to the step. The process group's count of collectives tells which of the two a loop does.
+
+No parts are measured on a GPU (the thread only launches kernels), of sharded parameters (every part waits
+for other ranks), and if several workers exchange nothing where it would be seen.
+"""
+
+import contextlib
+import os
+import threading
+from time import thread_time
+from typing import Any
+
+from labkit.worker.alone import collectives
+
+_EACH = 5  # of so many draws from a loader, one is measured by all clocks
+_LOOKS = 50  # calls of `backward` within which the exchange is found
+NO_BACKWARD = "where no backward() is seen"
+_SHARDED = ("DTensor", "FlatParameter")
+
+
+class StepClocks:
+    """Sums of the parts of all steps of one loop, in seconds; `now` is `perf_counter`'s."""
+
+    def __init__(self, *, alone: bool) -> None:
+        self.forward = self.backward = self.exchange = self.optimizer = 0.0
+        self.reports = self.evaluating = 0.0  # both are in the rest
+        self.backwards = 0
+        self._alone, self._unseen = alone, ""
+        self._looked_for_shards = False
+        self._exchanges_in = ""  # "backward" or "gap", which is between it and the step
+        self._began: tuple[float, float] | None = None  # of the latest backward: by the wall, and busy
+        self._mark = 0.0  # where the latest part ended
+        self._drew_at = 0.0  # when the loop asked for its latest batch
+        self._evaluates_since = 0.0
+        self._count = self._draws = 0
+        try:
+            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+        except OSError:  # only Linux has it
+            self._file = -1
+
+    def queued(self) -> float:
+        """Seconds that this thread has waited for a core, because other threads ran there."""
+        if self._file < 0:
+            return 0.0
+        try:
+            return int(os.pread(self._file, 64, 0).split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):  # the loop has closed the files of its process
+            self._file = -1
+            return 0.0
+
+    def busy(self) -> float:
+        """Seconds in which this thread had work to do, whether it had a core or not."""
+        return thread_time() + self.queued()
+
+    @property
+    def unseen(self) -> str:
+        """Where the parts of a step aren't measured: "on a GPU". Empty if they are."""
+        if self._unseen or self._exchanges_in:
+            return self._unseen
+        return "where no exchange of gradients is seen" if self.backwards else NO_BACKWARD
+
+    def close(self) -> None:
+        """Close the file of the run queue."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    # -- what the loop does --------------------------------------------------------------------------
+
+    def begin_draw(self) -> float:
+        """The loop asks for a batch; return what `end_draw` needs."""
+        self._draws += 1
+        return 0.0 if self._draws % _EACH else self.busy()
+
+    def end_draw(self, began: float, now: float, busy: float) -> float:
+        """The loop has got a batch; return the seconds in which this thread had work to do, on average."""
+        if self._began is not None:
+            self._finish_backward(began)
+        self._drew_at, self._mark = began, now
+        return _EACH * (self.busy() - busy) if busy else 0.0
+
+    def evaluates(self, since: float) -> None:
+        """The loop evaluates the model: it drew a second batch without a step, or called ``eval()``."""
+        if not self._evaluates_since:
+            self._evaluates_since = since
+
+    def begin_backward(self, now: float, loss: Any) -> None:
+        if not self.backwards:
+            device = getattr(getattr(loss, "device", None), "type", "cpu")
+            self._unseen = "" if device == "cpu" else "on a GPU"
+            self._exchanges_in = "backward" if self._alone else ""
+        self.backwards += 1
+        self._finish_backward(now)
+        if self._evaluates_since:
+            self.end_evaluation(self._drew_at)
+        if self._mark:
+            self.forward += now - self._mark
+        if not self._exchanges_in and self._looks:
+            self._count = collectives()
+        self._began = now, 0.0 if self._alone else self.busy()
+
+    def end_backward(self, now: float) -> None:
+        if not self._exchanges_in and self._looks and collectives() != self._count:
+            self._exchanges_in = "backward"
+        if self._exchanges_in != "gap":
+            self._finish_backward(now)
+
+    def before_step(self, now: float, optimizer: Any) -> None:
+        if not self._exchanges_in and self.backwards and self._looks and collectives() != self._count:
+            self._exchanges_in = "gap"
+        if not self._looked_for_shards:
+            self._look_for_shards(optimizer)
+        if self._began is not None:
+            self._finish_backward(now)
+
+    def after_step(self, now: float) -> None:
+        if self._began is not None:
+            self._finish_backward(now)
+        if self._mark:
+            self.optimizer += now - self._mark
+        self._mark, self._evaluates_since = now, 0.0
+
+    def report(self, began: float, now: float) -> None:
+        """A report took from `began` to `now`."""
+        self.end_evaluation(began)
+        self.reports += now - began
+        self._mark = now
+
+    def end_evaluation(self, now: float) -> None:
+        since, self._evaluates_since = self._evaluates_since, 0.0
+        if since:
+            self.evaluating += max(now - since, 0.0)
+
+    def _finish_backward(self, now: float) -> None:
+        if self._began is None:
+            return
+        began, busy = self._began
+        wall, waited = now - began, 0.0
+        if not self._alone:
+            waited = max(wall - (self.busy() - busy), 0.0)
+        self.exchange += waited
+        self.backward += wall - waited
+        self._began, self._mark = None, now
+
+    @property
+    def _looks(self) -> bool:
+        return self.backwards <= _LOOKS
+
+    def _look_for_shards(self, optimizer: Any) -> None:
+        self._looked_for_shards = True
+        if self._alone:
+            return
+        with contextlib.suppress(Exception):  # an optimizer may be anything
+            first = optimizer.param_groups[0]["params"][0]
+            if type(first).__name__ in _SHARDED:
+                self._unseen = "of a sharded model"

@@ -1,0 +1,285 @@
+"""The parts of a step by the clocks of the thread of the loop, in this process and in ranks of a group."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from labkit.panel.training import TrainingRun
+from labkit.runs.verdict import COLUMNS
+from labkit.worker import Tracker
+from labkit.worker.hooks import current, following
+
+pytestmark = pytest.mark.slow
+ROWS = torch.rand(64, 8, generator=torch.Generator().manual_seed(0))
+
+
+def compute(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+class Slow(TensorDataset):
+    def __getitem__(self, row):
+        time.sleep(0.002)
+        return super().__getitem__(row)
+
+
+class SlowBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return x
+
+    @staticmethod
+    def backward(_, gradient):
+        compute(0.02)
+        return gradient
+
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Linear(8, 1)
+
+
+def parts_of(events):
+    """The sums over all steps but the first."""
+    first, *_, last = [event["parts"] for event in events if event.get("parts", {}).get("steps")]
+    assert first["steps"] == 1
+    return {name: last[name] - first[name] for name in last}
+
+
+def inside(parts):
+    return sum(parts[name] for name in ("data", "forward", "backward", "exchange", "optimizer"))
+
+
+def test_each_part_is_where_the_time_was_spent():
+    class SlowToStep(torch.optim.SGD):
+        def step(self, closure=None):
+            time.sleep(0.01)
+            return super().step(closure)
+
+    events, model = [], net()
+    optimizer = SlowToStep(model.parameters(), lr=0.1)
+    with following(Tracker("run", events.append)):
+        for _ in range(2):
+            for (x,) in DataLoader(Slow(ROWS), batch_size=8):
+                time.sleep(0.005)
+                loss = SlowBackward.apply(model(x)).sum()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            model.eval()
+            time.sleep(0.1)
+            for _ in DataLoader(TensorDataset(ROWS), batch_size=8):
+                time.sleep(0.005)
+    parts = parts_of(events)
+    assert parts["steps"] == 15 and parts["rows"] == 120
+    # A sleep takes at least its time; how much more depends on the machine.
+    assert parts["data"] >= 15 * 0.016 and parts["computed"] < parts["data"]
+    assert parts["forward"] >= 15 * 0.005
+    assert parts["backward"] >= 15 * 0.02 and parts["exchange"] == 0
+    assert parts["optimizer"] >= 15 * 0.01
+    assert parts["evaluating"] >= 2 * 0.14
+    assert inside(parts) + parts["evaluating"] <= parts["wall"]
+
+
+def accumulated(model, optimizer):
+    for number, (x,) in enumerate(DataLoader(TensorDataset(ROWS), batch_size=8)):
+        SlowBackward.apply(model(x)).sum().backward()
+        if number % 2:
+            optimizer.step()
+
+
+def two_optimizers(model, optimizer):
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (x,) in DataLoader(TensorDataset(ROWS[:32]), batch_size=8):
+        for each in (optimizer, other):
+            SlowBackward.apply(model(x)).sum().backward()
+            each.step()
+
+
+def closure(model, optimizer):
+    for (x,) in DataLoader(TensorDataset(ROWS), batch_size=8):
+
+        def loss(x=x):
+            value = SlowBackward.apply(model(x)).sum()
+            value.backward()
+            return value
+
+        optimizer.step(loss)
+
+
+def without_a_loader(model, optimizer):
+    for x in ROWS.split(8):
+        SlowBackward.apply(model(x)).sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("loop", [accumulated, two_optimizers, closure, without_a_loader])
+def test_every_backward_is_seen_once(loop):
+    events, model = [], net()
+    with following(Tracker("run", events.append)):
+        loop(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    parts = parts_of(events)
+    assert parts["backward"] >= 6 * 0.02 and inside(parts) <= parts["wall"] + 1e-5
+
+
+def test_a_loop_without_backward_has_no_parts():
+    events, model = [], net()
+    with following(Tracker("run", events.append)):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for (x,) in DataLoader(TensorDataset(ROWS), batch_size=8):
+            model.weight.grad = torch.autograd.grad(model(x).sum(), model.weight)[0]
+            optimizer.step()
+    assert {event["parts"]["unseen"] for event in events if "parts" in event} == {
+        "where no backward() is seen"
+    }
+
+
+def test_the_file_of_the_run_queue_is_closed_and_may_be_closed_by_the_loop():
+    model, before = net(), len(os.listdir("/proc/self/fd"))
+    with following(Tracker("run", lambda event: None)):
+        os.close(current()._clocks._file)
+        without_a_loader(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        assert current()._clocks.queued() == 0.0
+    with following(Tracker("run", lambda event: None)):
+        pass
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# -- several ranks ------------------------------------------------------------------------------------------
+
+
+def by_ddp(rank, late):
+    model = torch.nn.parallel.DistributedDataParallel(net())
+    return train(model, late, lambda: None)
+
+
+def by_hand(rank, late):
+    model = net()
+
+    def average():
+        for parameter in model.parameters():
+            torch.distributed.all_reduce(parameter.grad)
+
+    return train(model, late, average)
+
+
+def alone(rank, late):
+    return train(net(), late, lambda: None)
+
+
+def sharded(rank, late):
+    from torch.distributed.fsdp import fully_shard
+
+    model = net()
+    fully_shard(model)
+    return train(model, late, lambda: None)
+
+
+def train(model, late, average):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(2):
+        for (x,) in DataLoader(TensorDataset(ROWS), batch_size=8):
+            optimizer.zero_grad()
+            loss = model(x).sum()
+            time.sleep(late)
+            loss.backward()
+            average()
+            optimizer.step()
+    return [
+        getattr(parameter, "full_tensor", lambda p=parameter: p)().tolist()
+        for parameter in model.parameters()
+    ]
+
+
+class OfWorker(Tracker):
+    in_worker = True
+
+
+def one_rank(loop, rank, port, results, followed):
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    events = []
+    if followed:
+        with following(OfWorker("run", events.append), loop):
+            weights = loop(rank, 0.03 * rank)
+    else:
+        weights = loop(rank, 0.0)
+    results.put((rank, events, weights))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def on_two_ranks(loop, *, followed=True):
+    """The events of both ranks, and the weights of rank 0; rank 1 computes 30 ms longer."""
+    with __import__("socket").socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    spawn = multiprocessing.get_context("spawn")
+    results = spawn.Queue()
+    ranks = [spawn.Process(target=one_rank, args=(loop, rank, port, results, followed)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    told = sorted(results.get(timeout=200) for _ in ranks)
+    for process in ranks:
+        process.join(60)
+    return [events for _, events, _ in told], told[0][2]
+
+
+@pytest.mark.parametrize("loop", [by_ddp, by_hand])
+def test_who_waits_for_the_other_is_seen_and_the_weights_stay_the_same(loop):
+    events, weights = on_two_ranks(loop)
+    first, second = map(parts_of, events)
+    assert second["forward"] >= 15 * 0.03
+    assert first["exchange"] > 10 * 0.03 and first["exchange"] > 2 * second["exchange"]
+    assert weights == on_two_ranks(loop, followed=False)[1]
+
+
+@pytest.mark.parametrize(("loop", "why"), [(alone, "no exchange"), (sharded, "sharded")])
+def test_where_waiting_cannot_be_told_there_are_no_parts(loop, why):
+    events, _ = on_two_ranks(loop)
+    for of_rank in events:
+        (unseen,) = {event["parts"]["unseen"] for event in of_rank if "parts" in event}
+        assert why in unseen
+
+
+# -- in the state of a run --------------------------------------------------------------------------------
+
+
+def test_the_samples_are_thinned_and_the_last_one_is_kept():
+    state = TrainingRun("run", world_size=2)
+    state.start("", 1.0)
+    sums = dict.fromkeys(COLUMNS, 0.0)
+    for step in range(1, 500):
+        parts = {**sums, "steps": step, "wall": step / 10}
+        for rank in range(2):
+            state.apply(
+                {
+                    "kind": "step", "at": 1.0 + step, "rank": rank, "pid": rank, "node": "", "epoch": 0,
+                    "step": step, "made": step, "rows": step, "seconds": 1.0 * step, "waiting": 0.0,
+                    "memory": 1000, "parts": parts,
+                }
+            )  # fmt: skip
+    for samples in state.to_record()["parts"]["ranks"].values():
+        steps = [sample[0] for sample in samples]
+        assert len(steps) <= 48 and steps[0] == 1 and steps[-1] == 499 and steps == sorted(steps)
+        assert samples[-1][COLUMNS.index("memory")] == 1000
+
+
+WITHOUT_TORCH = """
+import sys
+import labkit.worker.parts
+assert not {"torch", "numpy", "pandas"} & set(sys.modules)
+"""
+
+
+def test_the_clocks_need_the_standard_library_alone():
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH], check=True, timeout=100)
