@@ -85,7 +85,7 @@ SLOW = {
         "validation",
     ),
     *("sweep_panel", "sweep_restore"),
-    *("schedule", "lesson_12", "lesson_12b", "mlflow"),
+    *("schedule", "lesson_12", "lesson_12b", "mlflow", "works_with"),
 }
 
 # {module: what of it `make test` runs all the same}. Everything else in these modules is deep.
@@ -175,6 +175,7 @@ DEEP = {
     "damaged_inputs": (),
     "additions": (),
     "benchmarks": (),
+    "works_with": (),  # an environment of its own, and more than 30 rows
     "mlflow": (),
     "plain": (),
     # `test_it_is_small` needs no environment of its own
@@ -241,6 +242,7 @@ TOUCHED = {
     "course/datasets/": ("plain", "storage_ray"),
     "datasets/": ("plain", "bundle"),
     "benchmarks/_engines/": ("comparison",),
+    "benchmarks/_works_with/": ("works_with",),
     "benchmarks/": ("benchmarks", "campaign"),
     "tools/": ("bundle", "additions", "slides"),
     "docs/api.md": ("additions",),
