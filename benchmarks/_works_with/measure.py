@@ -141,10 +141,10 @@ class Fits:
 def seen_by_panel(
     panel: Panel, name: str, expected: problem.Reference, *, same: bool, reports: bool = True
 ) -> dict[str, bool]:
-    """Whether rows, steps, epochs and losses in the panel and its record are those of two ranks.
+    """Whether rows, steps, epochs and losses in the panel and its record match two ranks.
 
     Args:
-        same: whether the batches are those of `expected`; if not, the losses can only agree with each other.
+        same: whether `expected` has the same batches; if not, the losses can only agree with each other.
         reports: whether the loop reports a loss per epoch; a loop in TorchDistributor may not.
     """
     workers, record = list(panel.state.workers.values()), runs.latest(name)

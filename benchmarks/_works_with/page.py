@@ -41,7 +41,7 @@ def versions(packages: tuple[str, ...]) -> dict[str, str]:
 
 
 def stack() -> list[str]:
-    """The versions of what all rows stand on."""
+    """The versions that all rows share."""
     installed = [f"{name} {metadata.version(name.lower())}" for name in ("Ray", "torch")]
     return [*installed, f"Python {platform.python_version()}"]
 
@@ -78,7 +78,7 @@ def _summary(rows: list[Row], seen: dict[str, dict]) -> str:
     parts = (
         f"Run on {' to '.join(days)} with {stack}, {len(rows)} rows in {seconds:.0f} s, on two cores that",
         f"were busy with other work, too. Of {len(trained)} rows that train on two ranks, {len(at_once)}",
-        f"train one model as they are, {len(together) - len(at_once)} with the line that is named, and",
+        f"train one model unchanged, {len(together) - len(at_once)} with the line that is named, and",
         f"{len(trained) - len(together)} don't. Before each row was run, a guess was written into its head:",
         f"{missed} of {asked} missed.",
     )

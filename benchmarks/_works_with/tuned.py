@@ -34,7 +34,7 @@ class Parabola(tune.Trainable):
 
 
 def measured(name: str, storage: Path, space: dict, **options: Any) -> dict[str, bool]:
-    """Sweep; restore the sweep when it is over. `options` are those of `TuneConfig`."""
+    """Sweep; restore the sweep when it is over. `options` go to `TuneConfig`."""
     tuner = tune.Tuner(
         Parabola,
         param_space=space,

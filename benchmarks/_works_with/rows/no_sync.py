@@ -4,7 +4,7 @@ Group: PyTorch in a TorchTrainer
 Packages: torch
 Asked: all but stop
 Guess: all but loss
-Note: Two micro-batches of 4 rows make a step. The loss that is followed is that of one micro-batch,
+Note: Two micro-batches of 4 rows make a step. The panel follows the loss of one micro-batch,
     divided by two.
 """
 
