@@ -36,6 +36,7 @@ PARTS = {  # of the table of contents
         "docs/setups/*.md",
         "docs/troubleshooting.md",
         "docs/data.md",
+        "docs/works-with.md",
         "notebooks/own_experiment/README.md",
         "docs/runs.md",
         "docs/verdict.md",

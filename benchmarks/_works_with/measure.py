@@ -1,0 +1,185 @@
+"""Run one row on two ranks, and say which facts hold."""
+
+import importlib
+import math
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ray import cloudpickle
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+from benchmarks._works_with import problem
+from benchmarks._works_with.table import Row
+from labkit import runs
+from labkit.errors import RunFailed, RunStopped
+from labkit.panel import Panel
+from labkit.panel.reporters import NullReporter
+from labkit.train import TrainPanel
+
+_CLOSE = 1e-5  # of weights and losses: two orders of the same sum
+_LONG = 120  # seconds to wait for what a busy machine does slowly
+_FOREVER = 100_000  # epochs of the run that is stopped
+_PAUSE = 0.05  # seconds a step of it
+
+
+class Measured(dict[str, bool]):
+    """What was seen of a row: whether each fact holds. `notes` are the panel's own sentences."""
+
+    def __init__(self, **facts: bool) -> None:
+        super().__init__(facts)
+        self.notes: list[str] = []
+        self.remarks: list[str] = []  # on what isn't as expected
+        self.error = ""  # the last line of what the row raised
+        self.trace = ""
+
+
+def measure(row: Row, storage: Path) -> Measured:
+    """Run the row; an error of it is what was seen, too."""
+    seen = Measured()
+    try:
+        module = importlib.import_module(f"benchmarks._works_with.rows.{row.key}")
+        for shared in (module, problem, *([module.trees] if hasattr(module, "trees") else ())):
+            cloudpickle.register_pickle_by_value(shared)  # workers can't import a benchmark
+        own = getattr(module, "measured", None)
+        if own is not None:
+            seen.update(own(storage))
+        else:
+            _with_torch_trainer(module, row, storage, seen)
+    except Exception as error:
+        seen.error = f"{type(error).__name__}: {error}".strip().splitlines()[-1][:300]
+        seen.trace = traceback.format_exc()
+    return seen
+
+
+def _with_torch_trainer(module: ModuleType, row: Row, storage: Path, seen: Measured) -> None:
+    if hasattr(module, "write"):  # the data set, in the form that the library reads
+        module.write(storage)
+    fits = Fits(module, row.key, storage)
+    panel, ranks = fits.fit(2)
+    seen.notes = list(panel.state.notes)
+    expected = problem.Reference(2, getattr(module, "ROWS_OF", problem.dealt))
+    seen["one model"] = close(*ranks)
+    seen["one process"] = close(ranks[0], expected.weights)
+    seen.update(seen_by_panel(panel, row.key, expected, same=seen["one process"]))
+    if not seen["rows"]:
+        workers = panel.state.workers.values()
+        counts = sorted({worker.rows for worker in workers})
+        known = all(worker.counted for worker in workers)
+        seen.remarks.append(
+            f"The panel counts {counts} rows per rank." if known else "The panel shows no rows."
+        )
+    if "resumes" in row.asked:
+        _, ranks = fits.fit(3)
+        aim = problem.Reference(3, getattr(module, "ROWS_OF", problem.dealt)).weights
+        if not seen["one process"]:
+            _, (aim, _) = fits.fit(3, name=f"{row.key}-at-once")
+        made = len(runs.latest(row.key).seconds_per_epoch)
+        seen["resumes"] = close(ranks[0], aim) and made == getattr(module, "EPOCHS_AFTER_RESUME", 1)
+    if "stop" in row.asked:
+        seen["stop"] = fits.killed_and_stopped()
+
+
+class Fits:
+    """Makes runs of one loop."""
+
+    def __init__(self, module: ModuleType, name: str, storage: Path) -> None:
+        self._module, self._name, self._storage = module, name, storage
+
+    def trainer(self, epochs: int, name: str, *, pause: float = 0.0, failures: int = 0) -> Any:
+        return TorchTrainer(
+            self._module.loop,
+            train_loop_config={"epochs": epochs, "pause": pause, "folder": str(self._storage)},
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(
+                name=name,
+                storage_path=str(self._storage),
+                failure_config=FailureConfig(max_failures=failures),
+            ),
+        )
+
+    def fit(self, epochs: int, name: str = "") -> tuple[TrainPanel, list[list[float]]]:
+        """A run to its end: its panel, and the weights of both ranks."""
+        panel = TrainPanel(name or self._name, reporter=NullReporter())
+        result = panel.fit(self.trainer(epochs, name or self._name))
+        return panel, result.return_value
+
+    def killed_and_stopped(self) -> bool:
+        """Kill rank 1 of a long run, wait until it trains again, and stop it."""
+        name = f"{self._name}-stopped"
+        panel = TrainPanel(name, reporter=NullReporter())
+
+        def trains() -> bool:
+            workers = panel.state.workers
+            return len(workers) == 2 and all(worker.made for worker in workers.values())
+
+        def act() -> None:
+            if _until(trains):
+                first = panel.state.workers[1].pid
+                os.kill(first, signal.SIGKILL)
+                _until(lambda: trains() and panel.state.workers[1].pid != first)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        threading.Thread(target=act, daemon=True).start()
+        try:
+            panel.fit(self.trainer(_FOREVER, name, pause=_PAUSE, failures=1))
+        except RunStopped:
+            failures = panel.state.failures
+            return len(failures) == 1 and failures[0].rank == 1 and panel.state.recovered
+        except RunFailed:
+            traceback.print_exc()
+        return False
+
+
+def seen_by_panel(
+    panel: Panel, name: str, expected: problem.Reference, *, same: bool, reports: bool = True
+) -> dict[str, bool]:
+    """Whether rows, steps, epochs and losses in the panel and its record match two ranks.
+
+    Args:
+        same: whether `expected` has the same batches; if not, the losses can only agree with each other.
+        reports: whether the loop reports a loss per epoch; a loop in TorchDistributor may not.
+    """
+    workers, record = list(panel.state.workers.values()), runs.latest(name)
+    epochs = len(expected.last)
+    rows = problem.ROWS // 2 * epochs
+    numbers = [entry.get("epoch") for entry in record.history]
+    reported = [entry.get("loss", math.nan) for entry in record.history]
+    followed = [metrics["loss"] for _, metrics in panel.state.curve if "loss" in metrics][-1:]
+    loss = bool(followed) and close(followed, expected.last[-1:] if same else reported[-1:])
+    if reports and same:
+        loss = loss and any(
+            close(reported, losses) for losses in (expected.last, expected.mean, expected.own)
+        )
+    return {
+        "rows": len(workers) == 2 and all(worker.counted and worker.rows == rows for worker in workers),
+        "steps": len(workers) == 2 and all(worker.made == problem.STEPS * epochs for worker in workers),
+        "epochs": record.epochs == len(record.seconds_per_epoch) == epochs
+        and (not reports or numbers == [*range(epochs)]),
+        "loss": loss,
+    }
+
+
+def close(*lists: list[float]) -> bool:
+    """Whether lists of numbers are equal, up to the order of sums."""
+    first, *others = lists
+    return all(
+        len(first) == len(other) and all(abs(a - b) < _CLOSE for a, b in zip(first, other, strict=True))
+        for other in others
+    )
+
+
+def _until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + _LONG
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

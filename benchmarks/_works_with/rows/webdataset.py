@@ -1,0 +1,50 @@
+"""webdataset
+
+Group: Loaders in a TorchTrainer
+Packages: webdataset
+Extra: yes
+Asked: all but stop
+Guess: all but rows
+Line: `nodesplitter=webdataset.split_by_node`, and at least as many shards as ranks
+Note: Two shards, so each rank reads one half. Batches are made in the pipeline, with `.batched`, as its
+    page does.
+"""
+
+import ray.train
+import torch
+import webdataset
+from ray.train.torch import prepare_model
+
+from benchmarks._works_with import problem
+
+ROWS_OF = problem.halves
+
+
+def write(folder):
+    for shard in range(2):
+        with webdataset.TarWriter(f"{folder}/{shard}.tar") as writer:
+            for row in problem.halves(shard):
+                writer.write({"__key__": f"{row:04}", "x.pth": problem.X[row], "y.pth": problem.Y[row]})
+
+
+def loop(config):
+    model = problem.new_model()
+    optimizer = problem.sgd(model)
+    model = prepare_model(model)
+    first = 0
+    if state := problem.load():
+        model.module.load_state_dict(state["model"])
+        first = state["epoch"] + 1
+    urls = [f"{config['folder']}/{shard}.tar" for shard in range(2)]
+    rows = webdataset.WebDataset(urls, nodesplitter=webdataset.split_by_node, shardshuffle=False)
+    rows = rows.decode().to_tuple("x.pth", "y.pth").batched(problem.BATCH)
+    loader = webdataset.WebLoader(rows, batch_size=None)
+    for epoch in range(first, config["epochs"]):
+        for x, y in loader:
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        checkpoint = problem.save(epoch, model=model.module.state_dict())
+        ray.train.report({"loss": loss.item(), "epoch": epoch}, checkpoint=checkpoint)
+    return problem.weights_of_ranks(model)

@@ -1,0 +1,39 @@
+"""docs/works-with.md is what the program writes from its last runs, and each row has been run."""
+
+import json
+
+import pytest
+
+from benchmarks._works_with import page, table
+
+
+@pytest.fixture(scope="module")
+def seen(root):
+    return json.loads((root / "benchmarks" / "_works_with" / "seen.json").read_text())
+
+
+def test_the_page_is_written_by_the_program(root, seen):
+    assert (root / "docs" / "works-with.md").read_text(encoding="utf-8") == page.write(table.rows(), seen)
+
+
+def test_each_row_was_run(seen):
+    rows = table.rows()
+    assert len(rows) > 20
+    for row in rows:
+        assert set(seen[row.key]["facts"]) == set(row.asked), row.key
+        assert row.guessed <= set(row.asked), row.key
+        assert not seen[row.key]["error"], row.key
+
+
+def test_the_page_is_read_as_it_is_written(root, seen):
+    said = page.facts_on_page((root / "docs" / "works-with.md").read_text(encoding="utf-8"))
+    assert said == {row.key: seen[row.key]["facts"] for row in table.rows()}
+
+
+def test_a_row_of_other_packages_says_so(root):
+    listed = (root / "benchmarks" / "_works_with" / "requirements.txt").read_text()
+    installed = (root / "constraints.txt").read_text()
+    for row in table.rows():
+        for package in row.packages:
+            pin = f"\n{package.lower()}=="
+            assert pin in installed.lower() or (row.extra and pin in listed.lower()), (row.key, package)
