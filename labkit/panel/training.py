@@ -716,7 +716,7 @@ class TrainingRun(Run):
             f"reported {reported}" if self._validates and reported else reported,
             f"validated {decided}" if decided else "",
             self._rate(),
-            f"{waiting:.0%} of each epoch waiting for data" if waiting >= 0.005 else "",
+            f"{waiting:.0%} of each epoch waiting for data" if waiting >= 0.005 and not self.strip else "",
             plural(len(found), "checkpoint") if found else "",
             f"{self.kept} kept" if self.kept < len(found) else "",
             *(f"{found.count(status)} {said}" for status, said in words.items() if status in found),

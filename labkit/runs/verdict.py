@@ -297,9 +297,12 @@ def _slow_rank(search: _Search, rank: int) -> list[Cause]:
     whole = search.whole
     excess = whole.excess(rank)
     why = max(excess, key=excess.__getitem__)
-    # What a busy machine adds to a difference proves nothing, only the difference itself.
+    rows = whole.of("rows")
+    others = median(value for r, value in rows.items() if r != rank)
+    has_more_rows = why == "computing" and 0 < _MORE_ROWS * others < rows[rank]
+    # What a busy machine adds to a difference proves nothing, only the difference itself; rows are counted.
     proof = excess[why]
-    if why == "computing":
+    if why == "computing" and not has_more_rows:
         proof = min(proof, whole.ranks[rank]["computing"] - whole.longest("computing", but=rank))
     least = _SHARE["slow rank"] * whole.longest("wall")
     if whole.without_rank() >= least > proof:
@@ -316,9 +319,7 @@ def _slow_rank(search: _Search, rank: int) -> list[Cause]:
     if why == "busy":
         text = f"{more}: other programs take its core"
         return search.cause("slow rank", win, text, least=_BUSY_SHARE, rank=rank, detail="busy")
-    rows = whole.of("rows")
-    others = median(value for r, value in rows.items() if r != rank)
-    if others and rows[rank] > _MORE_ROWS * others:
+    if has_more_rows:
         text = f"{more}: it has {rows[rank]:.0f} rows in a step, the others {others:.0f}"
         return search.cause("slow rank", win, text, rank=rank, detail="rows")
     return search.cause("slow rank", win, f"{more}, computing", rank=rank, detail="computing")
