@@ -275,7 +275,8 @@ class _Search:
             left = [s.seconds - w for w, s in zip(in_each, self.stretches, strict=True)]
             error = max(2 * stdev(left) / _STRETCHES**0.5 if steady else 0.0, 0.05 * base)
             low, high = base - won - error, base - won * certain + error
-            without = tuple(max(value, 0.0) * self.steps_per_epoch for value in (base - won, low, high))
+            best, low, high = (max(value, 0.0) * self.steps_per_epoch for value in (base - won, low, high))
+            without = (best, low, high)
         return [Cause(name, won * self.steps, text, without=without, **about)]
 
 

@@ -2,6 +2,7 @@
 
 import json
 from statistics import median
+from typing import Any
 
 from labkit.display.formatting import seconds
 from labkit.errors import LabError
@@ -41,7 +42,7 @@ def _find(run: str) -> RunRecord:
         return latest(run, state=None)
 
 
-def _compared(record: RunRecord, other: RunRecord) -> dict[str, str | float]:
+def _compared(record: RunRecord, other: RunRecord) -> dict[str, Any]:
     """Return how much slower a run's median epoch is than another's."""
     for one in (record, other):
         if not one.seconds_per_epoch:

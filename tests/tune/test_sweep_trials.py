@@ -13,6 +13,7 @@ from ray.tune.schedulers import (
     ResourceChangingScheduler,
 )
 
+from labkit import _tune
 from labkit.cluster import capacity
 from labkit.tune import trials
 from labkit.tune.panel import SweepCallback, SweepPanel
@@ -114,7 +115,7 @@ def test_only_tunes_own_placement_groups_are_removed_later(monkeypatch):
         def wait(self, seconds):
             asked.set()
 
-    with trials.without_lost_cpus():
+    with _tune.without_lost_cpus():
         asked, groups = threading.Event(), [Group() for _ in range(3)]
         ray.util.remove_placement_group(groups[0])  # the reader's
         assert removed == groups[:1] and not asked.is_set()
