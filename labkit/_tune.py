@@ -36,6 +36,7 @@ NAMES = {
 }
 UNREADABLE = "Original exception:\n"  # in front of the text of an exception that could not be unpickled
 NO_METRIC = "did not include the "  # "specified metric", where the metric that is compared is missing
+NO_RESULT = "Should not have reached here"  # the function's thread is over, and left neither result nor error
 TEXTS = {  # (file of Ray, text): what is lost without it
     ("exceptions.py", UNREADABLE.encode("unicode_escape").decode()): (
         "the words for an exception that can't be unpickled"
@@ -43,6 +44,7 @@ TEXTS = {  # (file of Ray, text): what is lost without it
     ("tune/execution/tune_controller.py", NO_METRIC): (
         "which metrics there are, where the one that is compared is missing"
     ),
+    ("tune/trainable/function_trainable.py", NO_RESULT): "the words for a function that ends by sys.exit()",
 }
 STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's list of trials
 FAILURE = "Failure # "  # in front of each exception in a trial's error file

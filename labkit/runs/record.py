@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from labkit import process_info
+from labkit.display import formatting
 from labkit.display.formatting import without_credentials
 from labkit.errors import Damaged, LabError
 from labkit.files import atomic_write
@@ -49,7 +50,7 @@ _SHORT = reprlib.Repr()
 _SHORT.maxother = 200
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RunRecord:
     """The settings, the times (in seconds) and the results of one run."""
 
@@ -94,6 +95,18 @@ class RunRecord:
         object.__setattr__(self, "epochs", epochs)
         if self.seed is None and isinstance(self.config, Mapping):
             object.__setattr__(self, "seed", self.config.get("seed"))
+
+    def __repr__(self) -> str:
+        after = "" if self.seconds_total is None else f" after {formatting.seconds(self.seconds_total)}"
+        parts = [
+            f"{self.name} ({self.run_id}): {self.state}{after}",
+            self.engine,
+            formatting.plural(self.workers, "worker"),
+            formatting.plural(self.epochs, "epoch"),
+            formatting.short_metrics(self.metrics),
+            self.note and formatting.short(self.note),
+        ]
+        return f"<run {' · '.join(filter(None, parts))}>"
 
     @property
     def started(self) -> datetime:

@@ -335,6 +335,9 @@ def why_failed(trial: Any) -> TrialFailure:
     text = _tune.error_of(trial)
     if not text:
         return TrialFailure("no error was kept", _TRY_HERE)
+    if _tune.NO_RESULT in text:
+        fix = "let it return, or raise an error that says why; sys.exit() ends the thread that it runs in"
+        return TrialFailure("its function ended by SystemExit", fix)
     fixes = [known_fix(text)]
     if ends.is_an_end(text):
         log = ends.log_of(ends.process_of(text))

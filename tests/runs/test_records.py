@@ -53,6 +53,15 @@ def test_what_is_written_is_read_back(tmp_path):
         record().write(tmp_path / "another.json" / "a1")
 
 
+def test_a_notebook_shows_a_record_in_one_line():
+    shown = record(
+        name="03", run_id="a1", seconds_total=72.4, workers=2, epochs=3, metrics={"loss": 0.14}, note="warm"
+    )
+    assert repr(shown) == (
+        "<run 03 (a1): finished after 72 s · Ray Train · 2 workers · 3 epochs · loss 0.140 · warm>"
+    )
+
+
 def test_metrics_of_any_kind_do_not_lose_the_record():
     odd = {"i": np.int64(3), "f": np.float64(0.5), "a": np.arange(2), "t": (1, 2), "o": object()}
     values = {**odd, "b": "\udc80", "loss": math.nan, "best": math.inf, "numpy": np.float32("nan")}

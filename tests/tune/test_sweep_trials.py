@@ -200,6 +200,7 @@ FAILURES = r"""
   GONE + EXITED => its process is gone: it exited: no films => in a Python of its own
   COPIED => DataMissing: table films has no row 2 => the panel shows where
   "ModuleNotFoundError: No module named 'polars'" => No module named 'polars' => install it
+  f"RuntimeError: {_tune.NO_RESULT}." => its function ended by SystemExit => let it return
   None => no error was kept => try the trainable in this process
 """
 
