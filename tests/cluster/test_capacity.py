@@ -19,25 +19,25 @@ def node(cpus, name="head", labels=(), accelerators=(), **resources):
     return Node(name, name, alive=True, resources=resources, address="127.0.0.1", **about)
 
 
-@pytest.mark.parametrize(
-    "nodes, wanted",
-    [
-        ([node(3)], {"workers": 2, "data": True}),
-        ([node(1), node(1)], {"workers": 2}),
-        ([node(0.3)], {"workers": 3, "each": {"CPU": 0.1}}),  # to a computer, 0.1 + 0.1 + 0.1 > 0.3
-        ([node(8, GPU=2)], {"workers": 2, "each": {"CPU": 1, "GPU": 1}, "data": True}),
-        ([node(4, GPU=1)], {"workers": 1, "each": {"CPU": 0, "GPU": 1}}),
-        ([node(4, memory=9e9)], {"workers": 2, "each": {"CPU": 1, "memory": 4e9}}),
-        ([node(4, cpu=2)], {"workers": 2, "each": {"cpu": 1}}),  # a custom resource
-        ([node(4, accelerators=["T4"])], {"workers": 2, "each": {"CPU": 1, "accelerator_type:T4": 0.001}}),
-        ([node(1), node(1)], {"workers": 2, "strategy": "STRICT_SPREAD"}),
-        ([node(2), node(1)], {"workers": 2, "strategy": "STRICT_PACK"}),
-        ([node(2, labels={"zone": "a"}), node(2)], {"workers": 2, "labels": [{"zone": "a"}]}),
-        ([node(2, labels={"zone": "a"})], {"workers": 1, "labels": [{"zone": "in(a, b)"}]}),
-        ([node(2, labels={"zone": "a"})], {"workers": 1, "labels": [{"zone": "!b"}]}),
-    ],
-)
-def test_what_fits_is_let_through(nodes, wanted):
+FITS = """
+  [node(3)], {"workers": 2, "data": True} => a CPU is left for Ray Data
+  [node(1), node(1)], {"workers": 2} => one on each node
+  [node(0.3)], {"workers": 3, "each": {"CPU": 0.1}} => to a computer, 0.1 + 0.1 + 0.1 > 0.3
+  [node(8, GPU=2)], {"workers": 2, "each": {"CPU": 1, "GPU": 1}, "data": True} => two GPUs
+  [node(4, GPU=1)], {"workers": 1, "each": {"CPU": 0, "GPU": 1}} => only a GPU
+  [node(4, memory=9e9)], {"workers": 2, "each": {"CPU": 1, "memory": 4e9}} => memory
+  [node(4, cpu=2)], {"workers": 2, "each": {"cpu": 1}} => a custom resource
+  [node(4, accelerators=["T4"])], {"workers": 2, "each": {"CPU": 1, "accelerator_type:T4": 0.001}} => a T4
+  [node(1), node(1)], {"workers": 2, "strategy": "STRICT_SPREAD"} => two nodes
+  [node(2), node(1)], {"workers": 2, "strategy": "STRICT_PACK"} => one node
+  [node(2, labels={"zone": "a"}), node(2)], {"workers": 2, "labels": [{"zone": "a"}]} => a label
+  [node(2, labels={"zone": "a"})], {"workers": 1, "labels": [{"zone": "in(a, b)"}]} => one of two labels
+  [node(2, labels={"zone": "a"})], {"workers": 1, "labels": [{"zone": "!b"}]} => not another label
+"""
+
+
+@pytest.mark.parametrize("nodes, wanted, why", table(FITS, globals()))
+def test_what_fits_is_let_through(nodes, wanted, why):
     check_worker_capacity(nodes, **{"each": {"CPU": 1}, **wanted})
 
 

@@ -132,25 +132,26 @@ def test_a_misspelled_setting_is_found(look, monkeypatch):
     assert "no setting LABKIT_WORKER" in finding.text and "docs/settings.md" in finding.fix
 
 
-OTHERS = {
-    "RAY_TRAIN_V2_ENABLED": ("0", "1"),
-    "SPARK_REMOTE": ("sc://localhost:15002", ""),
-    "SPARK_API_MODE": ("connect", "classic"),
-    "SPARK_CONNECT_MODE_ENABLED": ("1", "0"),
-    "PYSPARK_SUBMIT_ARGS": ("--driver-memory 1g", "pyspark-shell"),
-    "PYSPARK_GATEWAY_PORT": ("39999", ""),
-    "KERAS_BACKEND": ("torch", "tensorflow"),
-    "RANK": ("0", ""),
-    "WORLD_SIZE": ("4", ""),
-    "LOCAL_RANK": ("0", ""),
-    "TF_CONFIG": ("{}", ""),
-    "GLOO_SOCKET_IFNAME": ("eth-of-a-tutorial", "lo"),
-}
+# A variable, a value that does harm, and one that does not.
+OTHERS = """
+RAY_TRAIN_V2_ENABLED | 0 | 1
+SPARK_REMOTE | sc://localhost:15002 |
+SPARK_API_MODE | connect | classic
+SPARK_CONNECT_MODE_ENABLED | 1 | 0
+PYSPARK_SUBMIT_ARGS | --driver-memory 1g | pyspark-shell
+PYSPARK_GATEWAY_PORT | 39999 |
+KERAS_BACKEND | torch | tensorflow
+RANK | 0 |
+WORLD_SIZE | 4 |
+LOCAL_RANK | 0 |
+TF_CONFIG | {} |
+GLOO_SOCKET_IFNAME | eth-of-a-tutorial | lo
+"""
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_a_variable_of_another_tutorial_is_found_and_one_that_does_no_harm_is_not(look, monkeypatch, name):
-    wrong, right = OTHERS[name]
+@pytest.mark.parametrize("row", OTHERS.strip().splitlines())
+def test_a_variable_of_another_tutorial_is_found_and_one_that_does_no_harm_is_not(look, monkeypatch, row):
+    name, wrong, right = (cell.strip() for cell in row.split("|"))
     monkeypatch.setenv(name, wrong)
     finding = look("variables")
     assert f"{name} is set" in finding.text and finding.fix == f"unset {name}"
