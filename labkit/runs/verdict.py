@@ -242,6 +242,11 @@ class _Search:
     steps_per_epoch: float | None
     mixed: bool = False  # whether a cause was there for a part of the run only
 
+    @property
+    def busy_share(self) -> float:
+        """The share of time in which other programs had the core."""
+        return sum(self.whole.of("queue").values()) / sum(self.whole.of("wall").values())
+
     def cause(
         self,
         name: str,
@@ -274,6 +279,7 @@ class _Search:
         if self.steps_per_epoch:
             left = [s.seconds - w for w, s in zip(in_each, self.stretches, strict=True)]
             error = max(2 * stdev(left) / _STRETCHES**0.5 if steady else 0.0, 0.05 * base)
+            error += self.busy_share * (base - won)  # other programs may use more or less the next time
             low, high = base - won - error, base - won * certain + error
             best, low, high = (max(value, 0.0) * self.steps_per_epoch for value in (base - won, low, high))
             without = (best, low, high)
@@ -381,7 +387,7 @@ def _sentence(causes: list[Cause], search: _Search, epoch: float | None) -> str:
         sum(step[part] for part in ("forward", "backward", "optimizer")) for step in whole.ranks.values()
     )
     share = computing / sum(whole.of("wall").values())
-    queue = sum(whole.of("queue").values()) / sum(whole.of("wall").values())
+    queue = search.busy_share
     busy = f"; for {queue:.0%} of the time, other programs had the core" if queue >= 0.1 else ""
     return f"healthy: {share:.0%} of the time is computing, and no cause costs enough to name{busy}"
 
