@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks._paired import Found
+from benchmarks._paired import Results
 from benchmarks._slow_folder import slow_folder
 from labkit.local import cluster
 from labkit.runs.record import RunRecord
@@ -311,7 +311,7 @@ def main() -> None:
     options = options.parse_args()
     os.environ["LABKIT_PANEL"] = "none"
     settings = Settings.from_env()
-    rows, found = [], Found("verdicts", ours="verdict")
+    rows, results = [], Results("verdicts", ours="verdict")
     if options.keep:
         options.keep.mkdir(parents=True, exist_ok=True)
     with cluster.start(cpus_per_node=4, settings=settings):
@@ -325,9 +325,9 @@ def main() -> None:
             if row["healthy_epoch"]:
                 print(f"       without it, an epoch took {row['healthy_epoch']:.2f} s", flush=True)
     print(f"\n{table(rows)}\n\n{compare(rows)}")
-    found.beside["rows"] = rows
+    results.details["rows"] = rows
     wrong = sum(not row["right"] for row in rows)
-    found.finish(wrong / max(len(rows), 1), json=options.json)
+    results.finish(wrong / max(len(rows), 1), json=options.json)
 
 
 if __name__ == "__main__":
