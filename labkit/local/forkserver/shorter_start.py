@@ -17,7 +17,7 @@ from ray.train.v2._internal.execution.controller.placement_group_cleaner import 
 
 _FIRST_LOOKS = 0.02  # seconds between the controller's first looks at its workers
 _GROWTH = 0.1  # of the seconds that the workers have run, until it is what Ray's setting says
-_WATCHED_AFTER = 1.0  # seconds that workers have run; the watcher then looks every five
+_WATCHED_AFTER = 1.0  # seconds that workers have run; the watcher looks every five by default
 
 
 def _look_often_at_first() -> None:
@@ -41,24 +41,13 @@ def _look_often_at_first() -> None:
     TrainController._poll_workers = _poll_workers
 
 
-def _clean_later() -> None:
-    """Start the actor that removes the workers' placement group after the workers, and kill it in the end.
+def _clean_without_waiting() -> None:
+    """Kill the actor that removes the placement group of a dead controller, where Ray waits for its end.
 
-    It is needed if the controller dies, and hears of the placement group only when the workers have started.
-    Ray starts it before them, and waits up to a second for its end, because it looks once a second.
+    It looks once a second whether the controller lives, and Ray waits for the end of that second. The kill
+    loses nothing: the actor has no task while its controller can still kill it.
     """
-    callback = PlacementGroupCleanerCallback
-    launch, monitor = callback.after_controller_start, PlacementGroupCleaner._monitor_loop
-
-    def after_controller_start(self: Any, train_run_context: Any) -> None:
-        self._labkit_context = train_run_context
-
-    def after_worker_group_start(self: Any, worker_group: Any) -> None:
-        if self._cleaner is None:
-            launch(self, self._labkit_context)
-        if self._cleaner is not None:  # Ray has logged why there is none
-            handle = worker_group.get_worker_group_state().placement_group_handle
-            self._cleaner.register_placement_group.remote(handle.placement_group)
+    monitor = PlacementGroupCleaner._monitor_loop
 
     def _stop_cleaner(self: Any) -> None:
         cleaner, self._cleaner = self._cleaner, None
@@ -68,12 +57,11 @@ def _clean_later() -> None:
 
     @functools.wraps(monitor)
     def _monitor_loop(self: Any) -> None:
-        self._stop_event.wait(self._check_interval_s)  # its first look takes a tenth of a second of CPU
+        # Its first look takes a tenth of a second of CPU, at the moment when the loop begins.
+        self._stop_event.wait(self._check_interval_s)
         monitor(self)
 
-    callback.after_controller_start = after_controller_start
-    callback.after_worker_group_start = after_worker_group_start
-    callback._stop_cleaner = _stop_cleaner
+    PlacementGroupCleanerCallback._stop_cleaner = _stop_cleaner
     PlacementGroupCleaner._monitor_loop = _monitor_loop
 
 
@@ -88,7 +76,8 @@ def _watch_later() -> None:
 
         def after_worker_group_start(self, worker_group: Any) -> None:
             self._stop_watcher()
-            self._group, self._starts_at = worker_group, time.monotonic() + _WATCHED_AFTER
+            self._group = worker_group
+            self._starts_at = time.monotonic() + min(self._poll_interval_s, _WATCHED_AFTER)
 
         def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
             if self._group is not None and time.monotonic() >= self._starts_at:
@@ -117,6 +106,6 @@ def _no_manager_without_datasets() -> None:
     callback.before_init_train_context = before_init_train_context
 
 
-for shorten in (_look_often_at_first, _clean_later, _watch_later, _no_manager_without_datasets):
+for shorten in (_look_often_at_first, _clean_without_waiting, _watch_later, _no_manager_without_datasets):
     with contextlib.suppress(AttributeError):
         shorten()
