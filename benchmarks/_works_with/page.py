@@ -32,7 +32,7 @@ NOT_RUN = {
     "torchft": "It installs, but its replica groups need a lighthouse server, and Ray Train restarts workers "
     "by itself.",
     "`JaxTrainer`, `XGBoostTrainer`, `LightGBMTrainer`, searchers of Tune": "They aren't in this table yet.",
-    "TorchDistributor": "Not in this table yet. The recipes for Lightning and accelerate on Spark are tested.",
+    "TorchDistributor": "Not in this table yet. Recipes for Lightning and accelerate on Spark are tested.",
     "`TensorflowTrainer`": "Lesson [04](../notebooks/04_tensorflow_trainer.ipynb) and its tests run it.",
 }
 
