@@ -52,7 +52,7 @@ def run(row: table.Row) -> dict:
     seconds = time.monotonic() - began
     print(f"\n{row.key}: {dict(measured)} {seconds:.0f} s")
     print(*measured.notes, measured.trace, sep="\n  ", flush=True)
-    facts = {fact: measured.get(fact, False) for fact in row.asked}
+    facts = {fact: bool(measured.get(fact, False)) for fact in row.asked}
     print(f"  guesses that missed: {page.misses(row, facts)}", flush=True)
     return {
         "facts": facts,

@@ -46,7 +46,7 @@ def measure(row: Row, storage: Path) -> Measured:
     seen = Measured()
     try:
         module = importlib.import_module(f"benchmarks._works_with.rows.{row.key}")
-        for shared in (module, problem, *([module.trees] if hasattr(module, "trees") else ())):
+        for shared in (module, problem):
             cloudpickle.register_pickle_by_value(shared)  # workers can't import a benchmark
         own = getattr(module, "measured", None)
         if own is not None:

@@ -1,0 +1,48 @@
+"""skorch's `NeuralNetRegressor`
+
+Group: Trainers in a TorchTrainer
+Packages: skorch
+Extra: yes
+Guess: all but epochs
+Line: the module wrapped by `prepare_model`, and `iterator_train__sampler=DistributedSampler(…)`
+"""
+
+import ray.train
+from ray.train.torch import prepare_model
+from skorch import NeuralNetRegressor
+from skorch.callbacks import Callback
+from torch.optim import SGD
+from torch.utils.data import DistributedSampler
+
+from benchmarks._works_with import problem
+
+
+class Report(Callback):
+    def __init__(self, first):
+        self.first = first
+
+    def on_epoch_end(self, net, **others):
+        epoch = self.first + len(net.history) - 1
+        checkpoint = problem.save(epoch, model=net.module_.module.state_dict())
+        ray.train.report({"loss": net.history[-1]["train_loss"], "epoch": epoch}, checkpoint=checkpoint)
+
+
+def loop(config):
+    model = problem.new_model(config["pause"])
+    first = 0
+    if state := problem.load():
+        model.load_state_dict(state["model"])
+        first = state["epoch"] + 1
+    net = NeuralNetRegressor(
+        prepare_model(model),
+        optimizer=SGD,
+        lr=problem.RATE,
+        max_epochs=config["epochs"] - first,
+        batch_size=problem.BATCH,
+        iterator_train__sampler=DistributedSampler(problem.data(), shuffle=False),
+        train_split=None,
+        callbacks=[Report(first)],
+        verbose=0,
+    )
+    net.fit(problem.X, problem.Y)
+    return problem.weights_of_ranks(net.module_)
