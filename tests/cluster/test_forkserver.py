@@ -253,7 +253,7 @@ def test_a_worker_has_the_threads_that_the_reader_has_set(start, run, monkeypatc
 def test_a_worker_that_is_not_forked_has_what_is_handed_on(start, run):
     """A task's own variables make it a new Python; the kernel's secrets are not lost with that."""
     node = start("wave", prepared=False)
-    changes = Changes(given={"A": "new"}, handed={"HF_TOKEN": "secret", "MINE": "new"})
+    changes = Changes(added={"A": "new"}, handed={"HF_TOKEN": "secret", "MINE": "new"})
     node._preloader.changes = changes
     node.serve()
     tell = (
