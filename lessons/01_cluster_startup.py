@@ -342,7 +342,6 @@ images.flags.writeable
 # %%
 @ray.remote
 def seconds_per_row(seconds, rows):
-    print(f"there are {rows} rows")
     return seconds / rows
 
 
@@ -357,7 +356,7 @@ ready, waiting = ray.wait(both, num_returns=2)
 predict("01-g", ..., choices=["nothing", "that it finished", "that it failed, and why"])
 
 # %%
-from ray.util.state import get_log, list_tasks
+from ray.util.state import list_tasks
 
 
 def tasks(name, state):
@@ -374,17 +373,15 @@ for task in tasks("nap", "RUNNING") + tasks("seconds_per_row", "FAILED"):
 
 failed = tasks("seconds_per_row", "FAILED")
 print(failed[0].error_message)
-print("It printed:", *get_log(address=lab.address, task_id=failed[0].task_id))
 reveal("01-g", "that it failed, and why" if failed[0].error_message else "nothing")
 ray.cancel(long_nap)
 
 # %% tags=["claim"]
 assert len(failed) == 1 and "ZeroDivisionError" in failed[0].error_message
-assert "there are 0 rows" in "".join(get_log(address=lab.address, task_id=failed[0].task_id))
 assert len(tasks("seconds_per_row", "FINISHED")) == 1
 
 # %% [markdown]
-# `nap` holds the two CPUs, and you have the number of its process, for `py-spy` or `kill`. Give `list_tasks` the address of your cluster: without it, Ray looks for one on this machine, and may find a colleague's. `list_actors` and `list_nodes` work in the same way. What a task prints is in a log file of its process, from which `get_log` reads the lines of this task.
+# `nap` holds the two CPUs, and you have the number of its process, for `py-spy` or `kill`. Give `list_tasks` the address of your cluster: without it, Ray looks for one on this machine, and may find a colleague's. `list_actors` and `list_nodes` work in the same way.
 #
 # ## Asking for too much
 # If a Ray job does nothing, it may be waiting for something that the cluster doesn't have.
