@@ -514,7 +514,7 @@ assert difference(divided.results, [np.tanh(x @ up) @ down] * 4) < 1e-12
 #
 # **A question to take along.** A pipeline of 4 stages works on 8 micro-batches. For what part of the time is it idle, and what would halve that?
 #
-# <details><summary>Compare your answer</summary>(4 − 1)/(8 + 4 − 1) = 27 %. About twice as many micro-batches: with 19 it's 14 %.</details>
+# <details><summary>Compare your answer</summary>3/11, which is 27 %. About twice as many micro-batches would halve it: with 19, it's 3/22, or 14 %.</details>
 #
 # | older tutorials | today |
 # |---|---|
