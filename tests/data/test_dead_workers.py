@@ -48,6 +48,7 @@ def test_a_process_that_ends_again_and_again_is_explained_while_ray_data_repeats
 
     interrupt_when(has_ended_twice)
     with pytest.raises(BaseException, match="stopped by you"), panel:
+        capfd.readouterr()  # of the test before
         ray.data.range(8).map_batches(function).materialize()
     note = f"a worker process is gone: {words}. Ray Data starts its tasks again, as often as that happens"
     assert note in snapshot(panel.state, time.time()).html
