@@ -86,7 +86,8 @@ def _summary(rows: list[Row], seen: dict[str, dict]) -> str:
         f"were busy with other work, too. Of {len(trained)} rows that train on two ranks, {len(at_once)}",
         f"train one model unchanged, {len(together) - len(at_once)} with the line that is named, and",
         f"{len(trained) - len(together)} don't. Before each row was run, a guess was written into its head:",
-        f"{missed} of {asked} missed. The questions were corrected after some first runs, which flatters that.",
+        f"{missed} of {asked} missed. The questions were corrected after some first runs, which",
+        "flatters that.",
     )
     return " ".join(parts)
 
