@@ -8,7 +8,7 @@ WORKERS = 2
 
 
 def fit(loop: Callable[[dict], Any], config: dict[str, Any], data: Mapping[str, Any]) -> Any:
-    """Run a training loop on two workers, and return what it returns on rank 0."""
+    """Run a loop on two workers, and return what it returns on rank 0."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 

@@ -5,7 +5,7 @@
 
 A row is a loop of about twenty lines in `_works_with/rows`, with a guess in its head that was written before
 it was run. What it saw is added to `_works_with/seen.json`; `--page` writes the page from that file. Install
-`_works_with/requirements.txt` with `pip install --no-deps -r` into an environment next to that of the lab.
+`_works_with/requirements.txt` with `pip install --no-deps -r` into an environment next to the lab's.
 The last line is ``works_with: rows=…``.
 """
 

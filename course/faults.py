@@ -277,7 +277,7 @@ def _ticks(seconds: float) -> _Action:
 
 
 def running(panel: Panel | None, group: str = family.CLUSTER, node: str | None = None) -> list[family.Member]:
-    """List what the lab has started and runs in the home of a run; without one, in that of this process."""
+    """List what the lab has started and runs in a run's home; without a run, in this process's home."""
     settings = Settings.from_env() if panel is None else panel.settings
     return family.running(settings.home, group, node)
 

@@ -119,7 +119,7 @@ def _probe() -> Callable[[str, str | None], dict[str, Any]]:
 
 
 def compare(answers: Answers, settings: Settings, here: dict[str, Any]) -> Iterator[Finding]:
-    """Compare the answers of the nodes with that of this machine (`here`)."""
+    """Compare the nodes' answers with this machine's (`here`)."""
     silent = [(node, answer["raised"]) for node, answer in answers if "raised" in answer]
     fix = "look at that node: `ray status` on the head, and its logs in /tmp/ray/session_latest/logs"
     yield _on_nodes("nodes", "answered a task", answers, silent, fix, blocking=True)

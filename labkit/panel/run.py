@@ -128,9 +128,8 @@ class Run:
     tables: list[Table] = field(default_factory=list)
     plot: Plot | None = None
     spans: list[Span] = field(default_factory=list)
-    strip: list[tuple[str, Sequence[float]]] = field(
-        default_factory=list
-    )  # whose, and the share of each part
+    # Whose, and the share of each part of its steps.
+    strip: list[tuple[str, Sequence[float]]] = field(default_factory=list)
     verdict: str = ""  # why it is slow, in a sentence
     notes: list[str] = field(default_factory=list)  # what is wrong, or happened meanwhile
     what: str = ""  # was done in the time that it took ("10 epochs")

@@ -31,7 +31,6 @@ from typing import Any, cast
 
 from labkit import process_info
 from labkit.display import formatting
-from labkit.display.formatting import without_credentials
 from labkit.errors import Damaged, LabError
 from labkit.files import atomic_write
 
@@ -294,7 +293,9 @@ def setting(value: Any, name: str = "", depth: int = 0) -> Any:
         return _numbers_of(value, name)
     if text is None:
         text = _SHORT.repr(value)
-    return kind if " at 0x" in text else without_credentials(text)[:200]  # addresses differ from run to run
+    if " at 0x" in text:  # an address in memory, which differs from run to run
+        return kind
+    return formatting.without_credentials(text)[:200]
 
 
 def _numbers_of(value: Any, name: str) -> str:

@@ -60,7 +60,7 @@ class Cause:
         name: a key of `PAGES`.
         seconds: that it costs in the run.
         text: what is wrong, in a sentence without its end.
-        rank: whose fault it is; None if that of no rank.
+        rank: the rank whose fault it is; None if it is no rank's fault.
         detail: of a slow rank "computing", "busy" or "rows"; of data "computing" or "waiting".
         without: the seconds of an epoch without it, and the least and the most that these may be.
     """
