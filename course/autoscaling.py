@@ -31,7 +31,8 @@ __all__ = ["start", "stop"]
 
 _GROUP = "autoscaled"
 # The provider's names for the head, and for its type.
-_HEAD_ID, _HEAD_TYPE = "f" * 51 + "00000", "ray.head.default"
+HEAD_ID = "f" * 51 + "00000"  # as the fake provider wants it
+_HEAD_TYPE = "ray.head.default"
 _START_SECONDS = 240  # a head is up in 8 s on a quiet machine
 _PORTS = ("dashboard", "ray-client-server", "dashboard-agent-listen")
 _NO_COMMANDS = (
@@ -71,8 +72,8 @@ def start(node_types: Mapping[str, Mapping[str, Any]], *, idle_timeout_minutes: 
     token, log = folder / "scaling-token", folder / "head.log"
     private_file(token, secrets.token_hex(32))
     address, port = ray.util.get_node_ip_address(), free_port()
-    configuration = _configuration(f"{address}:{port}", node_types, idle_timeout_minutes)
-    (folder / "scaling.json").write_text(json.dumps(configuration))
+    scaling = configuration(f"{address}:{port}", node_types, idle_timeout_minutes)
+    (folder / "scaling.json").write_text(json.dumps(scaling))
     log.unlink(missing_ok=True)
     command = _command(port, int(node_types[_HEAD_TYPE]["resources"]["CPU"]), folder / "scaling.json")
     supervision.use(home, _GROUP)
@@ -92,11 +93,15 @@ def stop() -> None:
     supervision.stop(Settings.from_env().home, _GROUP)
 
 
-def _configuration(address: str, node_types: Mapping[str, Mapping[str, Any]], idle: float) -> dict[str, Any]:
+def configuration(address: str, node_types: Mapping[str, Mapping[str, Any]], idle: float) -> dict[str, Any]:
+    """Return what Ray's autoscaler reads: the fake provider, the node types, and minutes until a node goes.
+
+    `address` is the head's, as host:port.
+    """
     provider = {
         "type": "fake_multinode",
         "gcs_address": address,
-        "head_node_id": _HEAD_ID,
+        "head_node_id": HEAD_ID,
         "use_node_id_as_ip": True,  # all nodes have the address of this machine
         "disable_node_updaters": True,  # there is nothing to install on them
         "disable_launch_config_check": True,
@@ -130,6 +135,6 @@ def _environment(token: Path) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_FAKE_CLUSTER": "1",
-        "RAY_OVERRIDE_NODE_ID_FOR_TESTING": _HEAD_ID,
+        "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
     }

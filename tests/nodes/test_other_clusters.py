@@ -12,6 +12,8 @@ from typing import Any
 import machines
 import pytest
 
+from course import autoscaling
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.covers("labkit/cluster/", "labkit/check.py", "labkit/train/"),
@@ -20,7 +22,6 @@ pytestmark = [
 ]
 TOKEN = "e" * 64
 JOBS = Path(__file__).with_name("cluster_jobs.py")
-_HEAD_ID = "f" * 51 + "00000"  # as Ray's fake autoscaler wants it
 
 
 class Cluster:
@@ -86,38 +87,19 @@ def one_that_scales(net: machines.Network, given: dict[str, str]) -> Cluster:
         f"--temp-dir={net.folder}/ray",
         f"--autoscaling-config={net.folder}/ray/scaling.json",
         RAY_FAKE_CLUSTER="1",
-        RAY_OVERRIDE_NODE_ID_FOR_TESTING=_HEAD_ID,
+        RAY_OVERRIDE_NODE_ID_FOR_TESTING=autoscaling.HEAD_ID,
         AUTOSCALER_UPDATE_INTERVAL_S="1",
     )
     return Cluster(net, given)
 
 
 def _scaling(address: str) -> dict:
-    lists = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
-    empty = {f"{name}_commands": [] for name in lists}
-    provider = {"type": "fake_multinode", "gcs_address": address, "head_node_id": _HEAD_ID}
-    provider |= {"disable_node_updaters": True, "disable_launch_config_check": True}
-    types = {
-        "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "min_workers": 0, "max_workers": 0},
-        "worker": {"resources": {"CPU": 1}, "node_config": {}, "min_workers": 0, "max_workers": 4},
-    }
-    return {
-        "cluster_name": "fake",
-        "max_workers": 4,
-        "upscaling_speed": 20.0,
-        "idle_timeout_minutes": 60,
-        "provider": provider,
-        "available_node_types": types,
-        "head_node_type": "ray.head.default",
-        "auth": {},
-        "docker": {},
-        "file_mounts": {},
-        "cluster_synced_files": [],
-        "file_mounts_sync_continuously": False,
-        "rsync_exclude": [],
-        "rsync_filter": [],
-        **empty,
-    }
+    """Its machines have addresses of their own, and come at once."""
+    worker = {"resources": {"CPU": 1}, "min_workers": 0, "max_workers": 4}
+    head = {"resources": {"CPU": 0}, "min_workers": 0, "max_workers": 0}
+    scaling = autoscaling.configuration(address, {"ray.head.default": head, "worker": worker}, 60)
+    del scaling["provider"]["use_node_id_as_ip"]
+    return scaling | {"upscaling_speed": 20.0}
 
 
 # What starts each, the variables of its machines, and what they have besides Ray and torch.
