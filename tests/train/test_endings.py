@@ -19,7 +19,6 @@ from ray.train.torch import TorchTrainer
 from labkit.errors import LabError, RunFailed
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel, reported_checkpoints
-from tables import table
 
 pytestmark = [
     pytest.mark.slow,
@@ -81,14 +80,14 @@ def trainer_of(loop, how=None, workers=2, **options):
     )
 
 
-WAYS = """
-  "status" => it exited with status 3
-  "crash" => signal 11 (SIGSEGV) ended it
-  "kill" => signal 9 (SIGKILL) ended it, as `kill -9` does, or the system when its memory runs out
-"""
+WAYS = [
+    ("status", "it exited with status 3"),
+    ("crash", "signal 11 (SIGSEGV) ended it"),
+    ("kill", "signal 9 (SIGKILL) ended it, as `kill -9` does, or the system when its memory runs out"),
+]
 
 
-@pytest.mark.parametrize("how, words", table(WAYS, globals()))
+@pytest.mark.parametrize("how, words", WAYS)
 def test_a_rank_that_ends_by_itself_says_how(lab, home, panel, how, words):
     with pytest.raises(RunFailed) as failed:
         panel.fit(trainer_of(ends, how))
@@ -100,14 +99,14 @@ def test_a_rank_that_ends_by_itself_says_how(lab, home, panel, how, words):
         assert re.search("Segmentation fault|SIGSEGV", Path(log).read_text())
 
 
-EXCEPTIONS = """
-  "missing" => DataMissing: table films has no row 7
-  "lock" => HoldsALock: the file is locked
-  "exit" => SystemExit: there is no data set called films
-"""
+EXCEPTIONS = [
+    ("missing", "DataMissing: table films has no row 7"),
+    ("lock", "HoldsALock: the file is locked"),
+    ("exit", "SystemExit: there is no data set called films"),
+]
 
 
-@pytest.mark.parametrize("how, message", table(EXCEPTIONS, globals()))
+@pytest.mark.parametrize("how, message", EXCEPTIONS)
 def test_an_exception_that_cannot_be_sent_keeps_its_message_and_line(lab, home, panel, how, message):
     with pytest.raises(RunFailed) as failed:
         panel.fit(trainer_of(ends, how))
@@ -178,14 +177,14 @@ def reports(config):
     ray.train.report({"loss": 1.0})
 
 
-FIXES = """
-  {"torch_config": ray.train.torch.TorchConfig(backend="nccl")} => TorchConfig(backend="gloo")
-  {"run_config": RunConfig(worker_runtime_env={"pip": 3})} => correct runtime_env['pip']
-  {"run_config": RunConfig(storage_path="/proc/runs")} => in place of /proc/runs
-"""
+FIXES = [
+    ({"torch_config": ray.train.torch.TorchConfig(backend="nccl")}, 'TorchConfig(backend="gloo")'),
+    ({"run_config": RunConfig(worker_runtime_env={"pip": 3})}, "correct runtime_env['pip']"),
+    ({"run_config": RunConfig(storage_path="/proc/runs")}, "in place of /proc/runs"),
+]
 
 
-@pytest.mark.parametrize("options, fix", table(FIXES, globals()))
+@pytest.mark.parametrize("options, fix", FIXES)
 def test_a_fact_with_a_known_fix_has_it(lab, home, panel, options, fix):
     if "torch_config" in options and ray.cluster_resources().get("GPU"):
         pytest.skip("there is a GPU")
