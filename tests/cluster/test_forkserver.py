@@ -18,7 +18,6 @@ from labkit.local.forkserver.server import differing_variables
 from labkit.local.preload import Preloader
 from labkit.local.variables import Changes
 from labs import runs, until
-from tables import table
 
 pytestmark = pytest.mark.slow
 
@@ -426,18 +425,18 @@ def test_modules_with_actor_classes_draw_nothing(start, run, tmp_path, monkeypat
     assert len(one["class"]) == 56 and set(one["class"]) != {"f"}
 
 
-VARIABLES = """
-  {"RAY_JOB_ID": "1"}, {"RAY_JOB_ID": "2"} => RAY_JOB_ID
-  {}, {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1", "RAY_ADDRESS": "a"} =>
-  {}, {"RAY_TRAIN_V2_ENABLED": "0"} => RAY_TRAIN_V2_ENABLED
-  # Ray Tune sets it for each trial
-  {}, {"PL_DISABLE_FORK": "1"} =>
-  {"PWD": "/a", "_": "b"}, {"PWD": "/b", "SHLVL": "2"} =>
-  # The lab once had a list of those that count, and it had holes.
-  {}, {"PYTORCH_JIT": "0", "KMP_AFFINITY": "none"} => KMP_AFFINITY PYTORCH_JIT
-"""
+VARIABLES = [
+    ({"RAY_JOB_ID": "1"}, {"RAY_JOB_ID": "2"}, "RAY_JOB_ID"),
+    ({}, {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1", "RAY_ADDRESS": "a"}, ""),
+    ({}, {"RAY_TRAIN_V2_ENABLED": "0"}, "RAY_TRAIN_V2_ENABLED"),
+    # Ray Tune sets it for each trial
+    ({}, {"PL_DISABLE_FORK": "1"}, ""),
+    ({"PWD": "/a", "_": "b"}, {"PWD": "/b", "SHLVL": "2"}, ""),
+    # The lab once had a list of those that count, and it had holes.
+    ({}, {"PYTORCH_JIT": "0", "KMP_AFFINITY": "none"}, "KMP_AFFINITY PYTORCH_JIT"),
+]
 
 
-@pytest.mark.parametrize("here, there, names", table(VARIABLES, globals()))
+@pytest.mark.parametrize("here, there, names", VARIABLES)
 def test_a_variable_that_differs_counts_unless_it_is_read_later(here, there, names):
     assert differing_variables(here, there) == names.split()

@@ -5,6 +5,7 @@ import sys
 import tempfile
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import ray.train
 import torch
@@ -13,8 +14,7 @@ from ray.train import ReportedCheckpointStatus
 
 from course.exercises import check, registry
 from course.exercises.answers import Wrong
-from tables import table
-from verdicts import Runs, changes, replaced, solution, verdicts
+from verdicts import Runs, replaced, solution
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("course/exercises/", "lessons/checks/")]
 
@@ -54,23 +54,23 @@ NO, ALL, SOME = ("COMMITTED", None), ("VALIDATED", "all"), ("VALIDATED", 1000)
 SEVEN, THREE = (NO, NO, SOME, NO, NO, SOME, ALL), (NO, NO, ALL)
 
 
-STATUSES = """
-  SEVEN, THREE, 1 => solved
-  SEVEN, THREE, 0 => is [0, 1, 2, 3, 4, 5, 6], and should count 1 to 7
-  SEVEN, (NO, NO, SOME), 1 => epoch 3 of 3 was validated on 1000 rows; it should be all
-  (NO, NO, SOME, NO, NO, SOME, NO), THREE, 1 => epoch 7 of 7 was not validated
-  (NO, NO, SOME, NO, NO, NO, ALL), THREE, 1 => epoch 6 of 7 was not validated
-  (NO, NO, SOME, NO, SOME, NO, ALL), THREE, 1 => epoch 5 of 7 was validated, and needs no
-  (SOME, NO, NO, SOME, NO, NO, ALL), THREE, 1 => epoch 1 of 7 was validated, and needs no
-  (NO, NO, ("VALIDATED", "default"), *SEVEN[3:]), THREE, 1 => without fn_kwargs
-  (NO, NO, ("VALIDATION_TIMEOUT", None), *SEVEN[3:]), THREE, 1 => the status VALIDATION_TIMEOUT
-  (NO, NO, ("VALIDATION_FAILED", None), *SEVEN[3:]), THREE, 1 => it must be a ValidationTaskConfig
-  THREE, THREE, 1 => 6 checkpoints were reported in 7 and 3 epochs
-"""
+STATUSES = [
+    (SEVEN, THREE, 1, "solved"),
+    (SEVEN, THREE, 0, "is [0, 1, 2, 3, 4, 5, 6], and should count 1 to 7"),
+    (SEVEN, (NO, NO, SOME), 1, "epoch 3 of 3 was validated on 1000 rows; it should be all"),
+    ((NO, NO, SOME, NO, NO, SOME, NO), THREE, 1, "epoch 7 of 7 was not validated"),
+    ((NO, NO, SOME, NO, NO, NO, ALL), THREE, 1, "epoch 6 of 7 was not validated"),
+    ((NO, NO, SOME, NO, SOME, NO, ALL), THREE, 1, "epoch 5 of 7 was validated, and needs no"),
+    ((SOME, NO, NO, SOME, NO, NO, ALL), THREE, 1, "epoch 1 of 7 was validated, and needs no"),
+    ((NO, NO, ("VALIDATED", "default"), *SEVEN[3:]), THREE, 1, "without fn_kwargs"),
+    ((NO, NO, ("VALIDATION_TIMEOUT", None), *SEVEN[3:]), THREE, 1, "the status VALIDATION_TIMEOUT"),
+    ((NO, NO, ("VALIDATION_FAILED", None), *SEVEN[3:]), THREE, 1, "it must be a ValidationTaskConfig"),
+    (THREE, THREE, 1, "6 checkpoints were reported in 7 and 3 epochs"),
+]
 
 
 @pytest.mark.each_change
-@pytest.mark.parametrize("seven, three, first, said", table(STATUSES, globals()))
+@pytest.mark.parametrize("seven, three, first, said", STATUSES)
 def test_not_after_every_epoch(seven, three, first, said, untrained, monkeypatch):
     result = SimpleNamespace(path="", filesystem=None, return_value={"wrong": [], "read": [[], []]})
     monkeypatch.setattr(lesson_06, "run_loop", lambda *args, **options: (result, []))
@@ -111,23 +111,6 @@ TRAINED = """        for x, y in loader:
             loss.backward()
             optimizer.step()
 """
-CHANGED = """
-06-2
-  {} => solved
-  {SET_EPOCH: ""} => call loader.sampler.set_epoch(epoch)
-  {", shuffle=True": "", SET_EPOCH: ""} => solved
-  {"elif epoch % 3 == 0": "elif epoch == 3"} => epoch 6 of 7 was not validated
-  {TRAINED: ""} => no row of config["train"] was read
-  {'DataLoader(config["train"]': "DataLoader(train"} => no row of config["train"] was read
-  {'prepare_model(config["make_model"]())': 'config["make_model"]()'} => rank 0 trained alone
-  {DEALT: DEALT.removeprefix("prepare_data_loader"), SET_EPOCH: ""} => both workers train on the same rows
-  {'config["batch_size"]': "16"} => a step uses 16 rows of each worker
-  {", timeout_s=60": ""} => its ValidationTaskConfig has no timeout_s
-  {"CheckpointUploadMode.ASYNC": "CheckpointUploadMode.SYNC"} => epoch 1 of 7: report waits for the upload
-  {"checkpoint_of(model": "saved(model"} => both ranks attach a checkpoint
-  {"validation if checkpoint else False": "validation"} => only rank 0 asks
-  {"checkpoint_of": "gone_too_early"} => gone before its upload had ended
-"""
 
 GIVEN = {
     "checkpoint_of": checkpoint_of,
@@ -135,24 +118,55 @@ GIVEN = {
     "saved": saved,
     "train": torch.utils.data.TensorDataset(torch.rand(64, 1, 28, 28), torch.arange(64) % 10),
 }
-test_a_run_that_a_check_starts = pytest.mark.usefixtures("lab")(changes(CHANGED, globals(), **GIVEN))
+
+
+CHANGED = [
+    ("06-2", {}, "solved"),
+    ("06-2", {SET_EPOCH: ""}, "call loader.sampler.set_epoch(epoch)"),
+    ("06-2", {", shuffle=True": "", SET_EPOCH: ""}, "solved"),
+    ("06-2", {"elif epoch % 3 == 0": "elif epoch == 3"}, "epoch 6 of 7 was not validated"),
+    ("06-2", {TRAINED: ""}, 'no row of config["train"] was read'),
+    ("06-2", {'DataLoader(config["train"]': "DataLoader(train"}, 'no row of config["train"] was read'),
+    ("06-2", {'prepare_model(config["make_model"]())': 'config["make_model"]()'}, "rank 0 trained alone"),
+    (
+        "06-2",
+        {DEALT: DEALT.removeprefix("prepare_data_loader"), SET_EPOCH: ""},
+        "both workers train on the same rows",
+    ),
+    ("06-2", {'config["batch_size"]': "16"}, "a step uses 16 rows of each worker"),
+    ("06-2", {", timeout_s=60": ""}, "its ValidationTaskConfig has no timeout_s"),
+    (
+        "06-2",
+        {"CheckpointUploadMode.ASYNC": "CheckpointUploadMode.SYNC"},
+        "epoch 1 of 7: report waits for the upload",
+    ),
+    ("06-2", {"checkpoint_of(model": "saved(model"}, "both ranks attach a checkpoint"),
+    ("06-2", {"validation if checkpoint else False": "validation"}, "only rank 0 asks"),
+    ("06-2", {"checkpoint_of": "gone_too_early"}, "gone before its upload had ended"),
+]
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize(("exercise", "change", "verdict"), CHANGED)
+def test_a_run_that_a_check_starts(exercise, change, verdict):
+    assert verdict in repr(check(exercise, *solution(exercise, change, **GIVEN)))
 
 
 READ = [list(range(0, 128, 2)) * 3, list(range(1, 128, 2)) * 3]  # in three epochs
 
 
-DEALT_ROWS = """
-  READ => solved
-  [[], READ[1]] => no row of
-  [READ[0], READ[0]] => on the same rows
-  [READ[0][:-32], READ[1][:-32]] => the workers read 106 rows
-  [list(range(0, 60)) * 3, list(range(60, 120)) * 3] => the workers read 120 rows
-  [list(range(126, -1, -2)) * 3, READ[1]] => two epochs have the same order
-"""
+DEALT_ROWS = [
+    (READ, "solved"),
+    ([[], READ[1]], "no row of"),
+    ([READ[0], READ[0]], "on the same rows"),
+    ([READ[0][:-32], READ[1][:-32]], "the workers read 106 rows"),
+    ([list(range(0, 60)) * 3, list(range(60, 120)) * 3], "the workers read 120 rows"),
+    ([list(range(126, -1, -2)) * 3, READ[1]], "two epochs have the same order"),
+]
 
 
 @pytest.mark.each_change
-@pytest.mark.parametrize("read, said", table(DEALT_ROWS, globals()))
+@pytest.mark.parametrize("read, said", DEALT_ROWS)
 def test_rows_are_dealt_to_the_workers(read, said):
     with pytest.raises(Wrong, match=said) if said != "solved" else contextlib.nullcontext():
         lesson_06._dealt(read, 3)
@@ -203,39 +217,41 @@ def from_zero(found):
     return checkpoint
 
 
-SAID = """
-06-1
-  inside, alongside => solved
-  inside, lambda n, t, v: n * t + v if v <= t else t + n * v => solved
-  lambda n, t, v: n * t, alongside => training alone
-  lambda n, t, v: n * t + v, alongside => only one validation
-  inside, lambda n, t, v: n * t => when the training ends
-  inside, lambda n, t, v: n * t + v => queue
-  inside, lambda n, t, v: t + n * v => waits for the next checkpoint
-  inside, inside => nothing would overlap
-  inside, lambda n, t, v: max(n * t, n * v) => when the training ends
-  inside, lambda n, t, v: n * max(t, v) + v => the first validation waits for one epoch
-06-3
-  accuracies(0.9, 0.7), RESULT => solved
-  accuracies(0.9, 0.7, active=(True,)), RESULT => dropout is still active
-  accuracies(0.9, 0.7, active=()), RESULT => has no dropout layer any more
-  accuracies(0.9, 0.9), RESULT => the same for two checkpoints
-  accuracies(90.0, 70.0), RESULT => from 0 to 1
-  accuracies(0.1, 0.2), RESULT => too low: are the checkpoint's weights loaded
-  accuracies(0.95, 0.75), RESULT => too high: does it use all validation rows?
-  accuracies(np.float32(0.9), 0.7), RESULT => a plain float is expected
-  finds({"accuracy": 0.9}, {}), RESULT => {"val_accuracy": …} is expected
-  accuracies(0.9, 0.7), SimpleNamespace(best_checkpoints=[]) => no validated checkpoint
-06-4
-  best_of => solved
-  from_zero => VALIDATED 0.0, VALIDATION_FAILED 0.3, best_of returns None
-  with_any_status => returns the one at place 1, and not the one at place 0
-  lambda found: found[0] => its `checkpoint` is expected
-  lambda found: best_of(found) or found[0].checkpoint => none is validated
-  lambda found: found[-1].checkpoint => place 2, and not the one at place 1
-"""
+SAID = [
+    ("06-1", [inside, alongside], "solved"),
+    ("06-1", [inside, lambda n, t, v: n * t + v if v <= t else t + n * v], "solved"),
+    ("06-1", [lambda n, t, v: n * t, alongside], "training alone"),
+    ("06-1", [lambda n, t, v: n * t + v, alongside], "only one validation"),
+    ("06-1", [inside, lambda n, t, v: n * t], "when the training ends"),
+    ("06-1", [inside, lambda n, t, v: n * t + v], "queue"),
+    ("06-1", [inside, lambda n, t, v: t + n * v], "waits for the next checkpoint"),
+    ("06-1", [inside, inside], "nothing would overlap"),
+    ("06-1", [inside, lambda n, t, v: max(n * t, n * v)], "when the training ends"),
+    ("06-1", [inside, lambda n, t, v: n * max(t, v) + v], "the first validation waits for one epoch"),
+    ("06-3", [accuracies(0.9, 0.7), RESULT], "solved"),
+    ("06-3", [accuracies(0.9, 0.7, active=(True,)), RESULT], "dropout is still active"),
+    ("06-3", [accuracies(0.9, 0.7, active=()), RESULT], "has no dropout layer any more"),
+    ("06-3", [accuracies(0.9, 0.9), RESULT], "the same for two checkpoints"),
+    ("06-3", [accuracies(90.0, 70.0), RESULT], "from 0 to 1"),
+    ("06-3", [accuracies(0.1, 0.2), RESULT], "too low: are the checkpoint's weights loaded"),
+    ("06-3", [accuracies(0.95, 0.75), RESULT], "too high: does it use all validation rows?"),
+    ("06-3", [accuracies(np.float32(0.9), 0.7), RESULT], "a plain float is expected"),
+    ("06-3", [finds({"accuracy": 0.9}, {}), RESULT], '{"val_accuracy": …} is expected'),
+    ("06-3", [accuracies(0.9, 0.7), SimpleNamespace(best_checkpoints=[])], "no validated checkpoint"),
+    ("06-4", [best_of], "solved"),
+    ("06-4", [from_zero], "VALIDATED 0.0, VALIDATION_FAILED 0.3, best_of returns None"),
+    ("06-4", [with_any_status], "returns the one at place 1, and not the one at place 0"),
+    ("06-4", [lambda found: found[0]], "its `checkpoint` is expected"),
+    ("06-4", [lambda found: best_of(found) or found[0].checkpoint], "none is validated"),
+    ("06-4", [lambda found: found[-1].checkpoint], "place 2, and not the one at place 1"),
+]
 
-test_what_a_check_says = pytest.mark.each_change(verdicts(SAID, globals(), lesson_06, "_validated", replaced))
+
+@pytest.mark.each_change
+@pytest.mark.parametrize(("exercise", "answers", "verdict"), SAID)
+def test_what_a_check_says(exercise, answers, verdict, monkeypatch):
+    monkeypatch.setattr(lesson_06, "_validated", replaced)
+    assert verdict in repr(check(exercise, *answers))
 
 
 def make_model():

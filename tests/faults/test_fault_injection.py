@@ -14,7 +14,6 @@ from labkit.local import family
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
 from labs import runs, until
-from tables import table
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/", "course/faults.py"), pytest.mark.fault]
 
@@ -31,14 +30,14 @@ def test_a_notice_reaches_the_node(lab, home):
     assert not any(runs(one.pid) for one in left)
 
 
-REFUSED = """
-  lambda: faults.drain_node("head") => the cluster would end
-  lambda: faults.drain_node("node-77") => started no such node
-  lambda: faults.kill_rank(0) => no run was named
-"""
+REFUSED = [
+    (lambda: faults.drain_node("head"), "the cluster would end"),
+    (lambda: faults.drain_node("node-77"), "started no such node"),
+    (lambda: faults.kill_rank(0), "no run was named"),
+]
 
 
-@pytest.mark.parametrize("fault, why", table(REFUSED, globals()))
+@pytest.mark.parametrize("fault, why", REFUSED)
 def test_what_cannot_be_made_is_refused_with_a_reason(lab, fault, why):
     made = fault().now()
     assert made.outcome == "refused" and why in made.did and "fix:" in made.did

@@ -246,7 +246,7 @@ def test_a_step_of_the_next_epoch_may_overtake_a_report():
         assert [checkpoint.label for checkpoint in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
 
 
-# A loop: (epoch that it reports, passes that were over, steps since) of each report; the epochs shown, from 0.
+# A loop: (its epoch, passes that were over, steps since) of each report; the epochs shown, from 0.
 COUNTED = {
     "from 0": ([(0, 1, 0), (1, 2, 0), (2, 3, 0)], [0, 1, 2]),
     "from 1": ([(1, 1, 0), (2, 2, 0), (3, 3, 0)], [0, 1, 2]),

@@ -16,7 +16,6 @@ from labkit.local import storage
 from labkit.settings import Settings
 from labkit.storage import Store, check_run_name, hint_for
 from labkit.storage.client import ObjectFiles, arrow
-from tables import table
 
 pytestmark = pytest.mark.slow
 
@@ -432,14 +431,14 @@ def test_a_redirect_without_a_region_names_the_other_endpoint(tmp_path, monkeypa
                 assert store.endpoint == right
 
 
-ENDPOINTS = """
-  "s3.eu-central-1.amazonaws.com" => storage.connect("https://s3.eu-central-1.amazonaws.com")
-  "s3://films/2026" => bucket='films'
-  "http://host:9000/?a=b" => storage.connect("http://host:9000")
-"""
+ENDPOINTS = [
+    ("s3.eu-central-1.amazonaws.com", 'storage.connect("https://s3.eu-central-1.amazonaws.com")'),
+    ("s3://films/2026", "bucket='films'"),
+    ("http://host:9000/?a=b", 'storage.connect("http://host:9000")'),
+]
 
 
-@pytest.mark.parametrize("endpoint, fix", table(ENDPOINTS, globals()))
+@pytest.mark.parametrize("endpoint, fix", ENDPOINTS)
 def test_an_endpoint_that_is_no_url(endpoint, fix):
     with pytest.raises(BadInput) as caught:
         storage.connect(endpoint, "key", "secret")

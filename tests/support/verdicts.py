@@ -1,15 +1,4 @@
-"""A table of answers and what the check of an exercise says to them, as one test:
-
-    test_what_a_check_says = verdicts(SAID, globals())
-
-    SAID = \"\"\"
-    03-2
-      every_epoch => it trains all 10 epochs
-      common_accuracy => solved
-    \"\"\"
-
-Right answers are the lessons' own solutions, and a likely mistake is a change of their text.
-"""
+"""Answers to exercises: the lessons' own solutions, changed where a likely mistake is to be checked."""
 
 import ast
 import functools
@@ -19,14 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ray import cloudpickle
 
 import build
 import lesson
-from course.exercises import check
-from course.exercises.answers import Wrong
-from tables import evaluated, rows
 
 _numbers = itertools.count()
 
@@ -44,33 +29,6 @@ def replaced(answer: Runs, *args: Any, **options: Any) -> Any:
     if isinstance(value, Exception):
         raise value
     return value
-
-
-_NAMES = {"Runs": Runs, "Wrong": Wrong}  # of every table of answers
-
-
-def verdicts(table: str, names: dict[str, Any], *replace: Any) -> Any:
-    """A test of each row; its expression is one answer or several. `replace` is for `monkeypatch.setattr`."""
-
-    @pytest.mark.parametrize("id, answers, said", rows(table))
-    def test(id: str, answers: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        if replace:
-            monkeypatch.setattr(*replace)
-        assert said in repr(check(id, *evaluated(f"[{answers}]", {**names, **_NAMES})))
-
-    return test
-
-
-def changes(table: str, names: dict[str, Any], *replace: Any, **given: Any) -> Any:
-    """As `verdicts`, with changes of the lesson's `solution` as expressions: ``{old text: new text}``."""
-
-    @pytest.mark.parametrize("id, change, said", rows(table))
-    def test(id: str, change: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        if replace:
-            monkeypatch.setattr(*replace)
-        assert said in repr(check(id, *solution(id, evaluated(change, names), **given)))
-
-    return test
 
 
 def solution(id: str, change: dict[str, str] | None = None, **given: Any) -> list[Any]:

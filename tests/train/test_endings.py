@@ -149,8 +149,8 @@ def validated(home, how):
 def test_a_validation_with_an_odd_exception_is_a_failed_validation(lab, home, panel, how):
     """In plain Ray it ends the run."""
     result = panel.fit(validated(home, how))
-    found = reported_checkpoints(result.path, result.filesystem)
-    assert {one.status for one in found} == {ReportedCheckpointStatus.VALIDATION_FAILED}
+    checkpoints = reported_checkpoints(result.path, result.filesystem)
+    assert {checkpoint.status for checkpoint in checkpoints} == {ReportedCheckpointStatus.VALIDATION_FAILED}
     reasons = {
         "missing": "DataMissing: table films",
         "lock": "HoldsALock: the",
@@ -169,8 +169,8 @@ def test_a_validation_whose_process_ends_is_called_one(lab, home, panel, how, wo
     assert "correct the validation function" in failed.value.fix and "goes on" in failed.value.fix
     assert "panel above" not in failed.value.fix
     assert (panel.state.failures[-1].rank, panel.state.failures[-1].text) == (None, failed.value.fact)
-    said = capfd.readouterr()
-    assert "retries remaining" not in said.out + said.err
+    output = capfd.readouterr()
+    assert "retries remaining" not in output.out + output.err
 
 
 def reports(config):
@@ -201,7 +201,7 @@ def test_what_ray_refuses_before_a_start_is_a_refusal(lab, home, panel):
 
 @pytest.mark.each_change
 @pytest.mark.parametrize(
-    "scaling, said",
+    "scaling, parts",
     [
         ({"resources_per_worker": {"CPU": 1, "memory": 640e9}}, ["640 GB memory each", "room for 0 of them"]),
         ({"resources_per_worker": {"cpu": 1}}, ["no node has the resource 'cpu'", "{'CPU': 1} in place of"]),
@@ -217,29 +217,29 @@ def test_what_ray_refuses_before_a_start_is_a_refusal(lab, home, panel):
         ({"label_selector": {"zone": "a"}}, ["labels {'zone': 'a'}", "leave label_selector out"]),
     ],
 )
-def test_what_no_node_can_ever_give_is_refused_before_the_start(lab, panel, scaling, said):
+def test_what_no_node_can_ever_give_is_refused_before_the_start(lab, panel, scaling, parts):
     trainer = TorchTrainer(reports, scaling_config=ScalingConfig(num_workers=2, **scaling))
     with pytest.raises(LabError, match="wait forever") as refused:
         panel.watch(trainer)
-    assert all(words in str(refused.value) for words in said)
+    assert all(part in str(refused.value) for part in parts)
     assert panel.state.status == "ready"
 
 
 @pytest.mark.each_change
 @pytest.mark.parametrize(
-    "options, said",
+    "options, fact",
     [
         ({"label_selector": {"zone": "a"}}, "labels"),
         ({"resources": {"tape": 1}}, "tape"),
         ({"memory": 1e15}, "TB"),
     ],
 )
-def test_a_validation_that_no_node_can_run_is_refused(lab, home, panel, options, said):
+def test_a_validation_that_no_node_can_run_is_refused(lab, home, panel, options, fact):
     trainer = validated(home, "status")
     trainer.validation_config.ray_remote_kwargs = options
     with pytest.raises(LabError, match="run validations") as refused:
         panel.watch(trainer)
-    assert said in refused.value.fact
+    assert fact in refused.value.fact
 
 
 @pytest.mark.each_change
