@@ -197,9 +197,9 @@ def run(*command: object) -> str:
 
 def on_test_rows(printed: str, metric: str) -> float:
     """The metric on the test rows, which is the note of the newest run, too."""
-    said, value = re.search(rf"on \d+ test rows: ({metric} (\S+))", printed).groups()
+    result, value = re.search(rf"on \d+ test rows: ({metric} (\S+))", printed).groups()
     newest = runs.latest(state=None)
-    assert (newest.note, newest.state, newest.workers) == (f"test: {said}", "finished", 2)
+    assert (newest.note, newest.state, newest.workers) == (f"test: {result}", "finished", 2)
     return float(value)
 
 

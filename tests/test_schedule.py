@@ -137,9 +137,9 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.parametrize("program, said", PROGRAMS)
-def test_a_program_that_cannot_work_is_explained(program, said):
-    with pytest.raises(LabError, match=said) as caught:
+@pytest.mark.parametrize("program, fact", PROGRAMS)
+def test_a_program_that_cannot_work_is_explained(program, fact):
+    with pytest.raises(LabError, match=fact) as caught:
         run(program, 2)
     assert caught.value.fix
 

@@ -73,5 +73,5 @@ def test_the_board_can_be_read_and_runs_nothing_of_others(chromium, place):
             page.emulate_media(color_scheme=theme)
             page.screenshot(path=ARTEFACTS / f"board-{theme}-{width}.png", full_page=True)
             assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "it is too wide"
-            found = Axe().run(page).response["violations"]
-            assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == []
+            violations = Axe().run(page).response["violations"]
+            assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in violations] == []

@@ -13,9 +13,9 @@ from labkit.errors import NoRoom
 
 
 def node(cpus, name="head", labels=(), accelerators=(), **resources):
-    about = {"labels": dict(labels), "accelerators": frozenset(accelerators)}
+    more = {"labels": dict(labels), "accelerators": frozenset(accelerators)}
     resources = {"CPU": float(cpus), **resources}
-    return Node(name, name, alive=True, resources=resources, address="127.0.0.1", **about)
+    return Node(name, name, alive=True, resources=resources, address="127.0.0.1", **more)
 
 
 FITS = [
@@ -192,9 +192,9 @@ TASKS = [
 ]
 
 
-@pytest.mark.parametrize("options, said, fix", TASKS)
-def test_a_task_that_no_node_can_ever_run(options, said, fix):
+@pytest.mark.parametrize("options, fact, fix", TASKS)
+def test_a_task_that_no_node_can_ever_run(options, fact, fix):
     with pytest.raises(NoRoom, match="run validations") as refused:
         check_task_fits(NODES, options, attempt="run validations")
-    assert said in refused.value.fact and "wait forever" in refused.value.fact
+    assert fact in refused.value.fact and "wait forever" in refused.value.fact
     assert refused.value.fix.endswith(fix)

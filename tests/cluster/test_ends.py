@@ -31,10 +31,10 @@ class Lab:
 @pytest.fixture
 def codes(monkeypatch):
     """By pid, what the fork server knows."""
-    known = {}
-    monkeypatch.setattr(cluster, "peek", lambda: Lab(known))
+    codes = {}
+    monkeypatch.setattr(cluster, "peek", lambda: Lab(codes))
     monkeypatch.setattr(ends, "_WAIT", 0.0)
-    return known
+    return codes
 
 
 STATUSES = [

@@ -114,7 +114,7 @@ def test_html_says_it_in_words_and_escapes_what_it_quotes():
 
 def test_hints_come_one_after_the_other():
     hints = [hint("90-1") for _ in range(4)]
-    assert [one.state for one in hints] == [f"hint {tier} of 3" for tier in (1, 2, 3, 1)]
+    assert [hint.state for hint in hints] == [f"hint {tier} of 3" for tier in (1, 2, 3, 1)]
     assert hint("90-2").state == "hint 1 of 3"  # each exercise has its own
     assert HINTS[0] in repr(hints[0]) and "notebooks/solutions" in repr(hints[2])
     assert "<code>backward()</code>, <em>first</em>" in hints[0]._repr_html_()

@@ -9,7 +9,7 @@ import pytest
 from ray import cloudpickle
 
 from course.exercises import check
-from verdicts import solution
+from verdicts import cases, solution
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lab")]
 # Workers cannot import this module.
@@ -37,77 +37,69 @@ DECODE = 'decode(name, payload)["image"]'
 GIVEN = {"np": np, "decode": decode, "in_any_mode": in_any_mode, "grey_only": grey_only}
 
 
-MISTAKES = [
-    ("02-1", {}, "solved"),
-    ("02-1", {INK: 'batch["ink"] = batch["image"].mean(axis=(1, 2)) / 255\n    return batch'}, "solved"),
-    ("02-1", {" / 255": ""}, "from 0 to 255"),
-    ("02-1", {"axis=(1, 2)": ""}, "one number for the whole batch"),
-    ("02-1", {"axis=(1, 2)": "axis=1"}, "28 numbers for each image"),
-    ("02-1", {"**batch, ": ""}, "the column 'image' is gone"),
-    ("02-1", {INK: 'return batch["image"].mean(axis=(1, 2))'}, "a batch with the column"),
-    ("02-1", {INK: f'batch["image"] //= 2\n    {INK}'}, "the column 'image'"),
-    ("02-2", {}, "solved"),
-    (
-        "02-2",
-        {
-            LOAD: "self.load, self.table = load, None",
-            TURNED: f"self.table = self.table or [*self.load()]\n        {TURNED}",
-            "self.table[": "np.array(self.table)[",
-        },
-        "solved",
-    ),
-    ("02-2", {LOAD: "self.load = load", "self.table[": "self.load()["}, "`load` was called 3 times"),
-    (
-        "02-2",
-        {'self.table[batch["image"]]': '255 - batch["image"]'},
-        "not with the table that `load` returns",
-    ),
-    (
-        "02-2",
-        {LOAD: "self.table = 0 * load() + np.arange(255, -1, -1, dtype=np.uint8)"},
-        "not with the table that `load` returns",
-    ),
-    ("02-2", {TURNED: "return batch"}, "values differ"),
-    ("02-2", {LOAD: "...", TURNED: "..."}, "not attempted"),
-    ("02-3", {}, "solved"),
-    ("02-3", {DECODE: "grey_only(payload)"}, "solved"),
-    ("02-3", {"found.shape != (28, 28)": "False"}, "10×12"),
-    (
-        "02-3",
-        {"found.shape != (28, 28)": "found.size != 784"},
-        "for an image of 56×14 pixels the image has the shape (14, 56)",
-    ),
-    ("02-3", {"except Exception": "except ZeroDivisionError"}, "a PNG that was cut off"),
-    (
-        "02-3",
-        {"except Exception": "except (OSError, ValueError)"},
-        "interrupted by a damaged byte: broken PNG file",
-    ),
-    (
-        "02-3",
-        {"except Exception": "except (OSError, ValueError, SyntaxError)"},
-        "50000×50000 pixels: Image size",
-    ),
-    ("02-3", {DECODE: "in_any_mode(payload)"}, "black and white (mode 1) the image has the dtype bool"),
-    (
-        "02-3",
-        {DECODE: "np.uint8(in_any_mode(payload))"},
-        "black and white (mode 1) the image has the right shape, and",
-    ),
-    (
-        "02-3",
-        {
-            DECODE: "in_any_mode(payload)",
-            "image = found": "image = np.uint8(255) * found if found.dtype == bool else found",
-        },
-        "with a palette (mode P) the image has the right shape, and",
-    ),
-    ("02-3", {'"error": error': '"error": "bad"'}, "a good image has the error"),
-    ("02-3", {'"image": image, "error": error': ""}, "a dict with name, image and error"),
-]
+MISTAKES = {
+    "02-1": [
+        ({}, "solved"),
+        ({INK: 'batch["ink"] = batch["image"].mean(axis=(1, 2)) / 255\n    return batch'}, "solved"),
+        ({" / 255": ""}, "from 0 to 255"),
+        ({"axis=(1, 2)": ""}, "one number for the whole batch"),
+        ({"axis=(1, 2)": "axis=1"}, "28 numbers for each image"),
+        ({"**batch, ": ""}, "the column 'image' is gone"),
+        ({INK: 'return batch["image"].mean(axis=(1, 2))'}, "a batch with the column"),
+        ({INK: f'batch["image"] //= 2\n    {INK}'}, "the column 'image'"),
+    ],
+    "02-2": [
+        ({}, "solved"),
+        (
+            {
+                LOAD: "self.load, self.table = load, None",
+                TURNED: f"self.table = self.table or [*self.load()]\n        {TURNED}",
+                "self.table[": "np.array(self.table)[",
+            },
+            "solved",
+        ),
+        ({LOAD: "self.load = load", "self.table[": "self.load()["}, "`load` was called 3 times"),
+        ({'self.table[batch["image"]]': '255 - batch["image"]'}, "not with the table that `load` returns"),
+        (
+            {LOAD: "self.table = 0 * load() + np.arange(255, -1, -1, dtype=np.uint8)"},
+            "not with the table that `load` returns",
+        ),
+        ({TURNED: "return batch"}, "values differ"),
+        ({LOAD: "...", TURNED: "..."}, "not attempted"),
+    ],
+    "02-3": [
+        ({}, "solved"),
+        ({DECODE: "grey_only(payload)"}, "solved"),
+        ({"found.shape != (28, 28)": "False"}, "10×12"),
+        (
+            {"found.shape != (28, 28)": "found.size != 784"},
+            "for an image of 56×14 pixels the image has the shape (14, 56)",
+        ),
+        ({"except Exception": "except ZeroDivisionError"}, "a PNG that was cut off"),
+        (
+            {"except Exception": "except (OSError, ValueError)"},
+            "interrupted by a damaged byte: broken PNG file",
+        ),
+        ({"except Exception": "except (OSError, ValueError, SyntaxError)"}, "50000×50000 pixels: Image size"),
+        ({DECODE: "in_any_mode(payload)"}, "black and white (mode 1) the image has the dtype bool"),
+        (
+            {DECODE: "np.uint8(in_any_mode(payload))"},
+            "black and white (mode 1) the image has the right shape, and",
+        ),
+        (
+            {
+                DECODE: "in_any_mode(payload)",
+                "image = found": "image = np.uint8(255) * found if found.dtype == bool else found",
+            },
+            "with a palette (mode P) the image has the right shape, and",
+        ),
+        ({'"error": error': '"error": "bad"'}, "a good image has the error"),
+        ({'"image": image, "error": error': ""}, "a dict with name, image and error"),
+    ],
+}
 
 
-@pytest.mark.parametrize(("exercise", "change", "verdict"), MISTAKES)
+@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(MISTAKES))
 def test_what_a_check_says(exercise, change, verdict):
     assert verdict in repr(check(exercise, *solution(exercise, change, **GIVEN)))
 

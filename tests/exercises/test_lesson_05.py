@@ -9,6 +9,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 from course.exercises import check, registry
+from verdicts import cases
 
 lesson_05 = registry.load("05")
 
@@ -37,15 +38,15 @@ FIXED_SWEEPS = [
 ]
 
 
-@pytest.mark.parametrize("results, said", FIXED_SWEEPS)
-def test_a_fixed_sweep_is_judged_by_its_results(results, said, monkeypatch):
+@pytest.mark.parametrize("results, verdict", FIXED_SWEEPS)
+def test_a_fixed_sweep_is_judged_by_its_results(results, verdict, monkeypatch):
     monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: results)
-    assert said in repr(check("05-4", lambda: "a tuner"))
+    assert verdict in repr(check("05-4", lambda: "a tuner"))
 
 
 def rungs(max_t, grace_period, reduction_factor, **compared):
-    about = {"max_t": max_t, "grace_period": grace_period, "reduction_factor": reduction_factor}
-    return ASHAScheduler(**about, **compared)
+    options = {"max_t": max_t, "grace_period": grace_period, "reduction_factor": reduction_factor}
+    return ASHAScheduler(**options, **compared)
 
 
 LR, ASHA = tune.loguniform(0.001, 1), rungs(9, 1, 3)
@@ -67,8 +68,8 @@ class Sweep(Results):
             checkpoint = tune.Checkpoint.from_directory(place) if name else None
             frame = pandas.DataFrame({self.metric: column})
             metrics = {self.metric: column[-1], "training_iteration": count}
-            found = {"config": {"lr": rate}, "metrics": metrics, "metrics_dataframe": frame}
-            self.append(SimpleNamespace(**found, checkpoint=checkpoint))
+            trial = {"config": {"lr": rate}, "metrics": metrics, "metrics_dataframe": frame}
+            self.append(SimpleNamespace(**trial, checkpoint=checkpoint))
 
     def get_best_result(self, metric, mode):
         assert (metric, mode) == ("loss", "min")
@@ -102,10 +103,10 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("mistake, said", MISTAKES)
-def test_what_the_trials_of_a_sweep_did(mistake, said, monkeypatch, tmp_path):
+@pytest.mark.parametrize("mistake, verdict", MISTAKES)
+def test_what_the_trials_of_a_sweep_did(mistake, verdict, monkeypatch, tmp_path):
     monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: Sweep(tmp_path, **mistake))
-    assert said in repr(check("05-6", lambda config: config["steps"], a_tuner))
+    assert verdict in repr(check("05-6", lambda config: config["steps"], a_tuner))
 
 
 ASKED = [
@@ -134,28 +135,32 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize("options, said", ASKED)
-def test_what_a_sweep_was_asked_for(options, said, monkeypatch, tmp_path):
+@pytest.mark.parametrize("options, verdict", ASKED)
+def test_what_a_sweep_was_asked_for(options, verdict, monkeypatch, tmp_path):
     def search(folder):
         return a_tuner(**{"folder": folder, **options})
 
     monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: Sweep(tmp_path))
-    assert said in repr(check("05-6", lambda config: config["steps"], search))
+    assert verdict in repr(check("05-6", lambda config: config["steps"], search))
 
 
-SAID = [
-    ("05-1", [40, 10], "solved"),
-    ("05-1", [8, 2], "repeats all of it"),
-    ("05-1", [40, 40], "one width for each trial"),
-    ("05-3", [(2, 8, 32), 1.0], "solved"),
-    ("05-3", [[1, 4, 16, 64], 1], "grace_period"),
-    ("05-3", [[2, 4, 8, 16, 32, 64], 1], "reduction_factor"),
-    ("05-3", [[2, 6, 18, 54], 1], "the factor of the lesson's own sweep"),
-    ("05-3", [[2, 8, 32, 128], 1], "beyond max_t"),
-    ("05-3", [[2, 8, 32], 4], "one more"),
-]
+ANSWERS = {
+    "05-1": [
+        ([40, 10], "solved"),
+        ([8, 2], "repeats all of it"),
+        ([40, 40], "one width for each trial"),
+    ],
+    "05-3": [
+        ([(2, 8, 32), 1.0], "solved"),
+        ([[1, 4, 16, 64], 1], "grace_period"),
+        ([[2, 4, 8, 16, 32, 64], 1], "reduction_factor"),
+        ([[2, 6, 18, 54], 1], "the factor of the lesson's own sweep"),
+        ([[2, 8, 32, 128], 1], "beyond max_t"),
+        ([[2, 8, 32], 4], "one more"),
+    ],
+}
 
 
-@pytest.mark.parametrize(("exercise", "answers", "verdict"), SAID)
+@pytest.mark.parametrize(("exercise", "answers", "verdict"), cases(ANSWERS))
 def test_what_a_check_says(exercise, answers, verdict):
     assert verdict in repr(check(exercise, *answers))

@@ -10,7 +10,7 @@ from ray import tune
 
 from course.exercises import check, registry
 from course.exercises.answers import Wrong
-from verdicts import solution
+from verdicts import cases, solution
 
 lesson_05b = registry.load("05b")
 
@@ -25,46 +25,44 @@ def swept(cls, space, **_):
     return [SimpleNamespace(metrics={"loss": loss}) for loss in losses]
 
 
-CHANGED = [
-    ("05-2", {}, "solved"),
-    # Tune sets it before
-    ("05-2", {"self.x -= self.lr": 'self.x -= self.config["lr"]'}, "solved"),
-    ("05-2", {"return True": "return None"}, "only True"),
-    (
-        "05-2",
-        {f"{RESET}        return": '        self.lr = config["lr"]\n        return', **SETUP},
-        "something of the old trial",
-    ),
-    (
-        "05-2",
-        {f"{RESET}        return": "        self.x = 0.0\n        return", **SETUP},
-        "the old learning rate",
-    ),
-    (
-        "05-2",
-        {
-            "        self.x -= self.lr": "        loss = (self.x - 3) ** 2\n        self.x -= self.lr",
-            "(self.x - 3) ** 2}": "loss}",
-        },
-        "move x first",
-    ),
-    ("05-2", {'Path(place, "x.txt").write_text(repr(self.x))': "return {}"}, "no file"),
-    ("05-2", {"self.x = float(Path(": "print(Path("}, "the saved trial's next step"),
-    (
-        "05-2",
-        {
-            "repr(self.x)": 'f"{self.x!r} {self.lr!r}"',
-            'self.x = float(Path(place, "x.txt").read_text())': (
-                'self.x, self.lr = map(float, Path(place, "x.txt").read_text().split())'
-            ),
-        },
-        "brings back the saved trial's learning rate",
-    ),
-    ("05-2", {'self.x = float(Path(place, "x.txt").read_text())': "..."}, "load_checkpoint does nothing yet"),
-]
+CHANGED = {
+    "05-2": [
+        ({}, "solved"),
+        # Tune sets it before
+        ({"self.x -= self.lr": 'self.x -= self.config["lr"]'}, "solved"),
+        ({"return True": "return None"}, "only True"),
+        (
+            {f"{RESET}        return": '        self.lr = config["lr"]\n        return', **SETUP},
+            "something of the old trial",
+        ),
+        (
+            {f"{RESET}        return": "        self.x = 0.0\n        return", **SETUP},
+            "the old learning rate",
+        ),
+        (
+            {
+                "        self.x -= self.lr": "        loss = (self.x - 3) ** 2\n        self.x -= self.lr",
+                "(self.x - 3) ** 2}": "loss}",
+            },
+            "move x first",
+        ),
+        ({'Path(place, "x.txt").write_text(repr(self.x))': "return {}"}, "no file"),
+        ({"self.x = float(Path(": "print(Path("}, "the saved trial's next step"),
+        (
+            {
+                "repr(self.x)": 'f"{self.x!r} {self.lr!r}"',
+                'self.x = float(Path(place, "x.txt").read_text())': (
+                    'self.x, self.lr = map(float, Path(place, "x.txt").read_text().split())'
+                ),
+            },
+            "brings back the saved trial's learning rate",
+        ),
+        ({'self.x = float(Path(place, "x.txt").read_text())': "..."}, "load_checkpoint does nothing yet"),
+    ],
+}
 
 
-@pytest.mark.parametrize(("exercise", "change", "verdict"), CHANGED)
+@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(CHANGED))
 def test_a_trainable_is_tried_here_first(exercise, change, verdict, monkeypatch):
     monkeypatch.setattr(lesson_05b, "run_sweep", swept)
     assert verdict in repr(check(exercise, *solution(exercise, change)))
@@ -117,19 +115,17 @@ STATE = 'torch.load(f"{place}/state.pt", weights_only=True)'
 ROWS = {"train": torch.ones(4, 2), "valid": "rows"}
 
 
-LOADED = [
-    ("05b-2", {}, "solved"),
-    ("05b-2", {'group["lr"] = self.config["lr"]': "pass"}, "the optimizer's state brought it back"),
-    ("05b-2", {LOAD: f'self.model.load_state_dict({STATE}["model"])'}, "no momentum"),
-    (
-        "05b-2",
-        {LOAD: f'self.optimizer.load_state_dict({STATE}["optimizer"])'},
-        "the weights of the checkpoint",
-    ),
-]
+LOADED = {
+    "05b-2": [
+        ({}, "solved"),
+        ({'group["lr"] = self.config["lr"]': "pass"}, "the optimizer's state brought it back"),
+        ({LOAD: f'self.model.load_state_dict({STATE}["model"])'}, "no momentum"),
+        ({LOAD: f'self.optimizer.load_state_dict({STATE}["optimizer"])'}, "the weights of the checkpoint"),
+    ],
+}
 
 
-@pytest.mark.parametrize(("exercise", "change", "verdict"), LOADED)
+@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(LOADED))
 def test_a_changed_learning_rate_is_used(exercise, change, verdict):
     assert verdict in repr(check(exercise, *solution(exercise, change, Digits=Digits, **ROWS)))
 
@@ -177,8 +173,8 @@ TRIALS = [
 ]
 
 
-@pytest.mark.parametrize("change, said", TRIALS)
-def test_a_trial_picks_up_its_work(change, said, monkeypatch, tmp_path):
+@pytest.mark.parametrize("change, verdict", TRIALS)
+def test_a_trial_picks_up_its_work(change, verdict, monkeypatch, tmp_path):
     kept = []
 
     def run(tuner, name):
@@ -204,7 +200,7 @@ def test_a_trial_picks_up_its_work(change, said, monkeypatch, tmp_path):
     monkeypatch.setattr(tune, "report", report)
     monkeypatch.setattr(tune, "get_checkpoint", lambda: kept[-1] if kept else None)
     monkeypatch.setattr(lesson_05b, "run_tuner", run)
-    assert said in repr(check("05b-1", *solution("05b-1", change)))
+    assert verdict in repr(check("05b-1", *solution("05b-1", change)))
 
 
 def drivers(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
@@ -221,41 +217,34 @@ def one_driver_in_all(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus
     return drivers(cpus - driver_cpus, gpus, workers, worker_cpus, worker_gpus, 0)
 
 
-SAID = [
-    ("05-2", [Blank], "not attempted"),
-    ("05-2", [Digits.step], "a class derived"),
-    ("05b-2", [Open, "train", "valid"], "not attempted"),
-    ("05b-2", [Open.step, "train", "valid"], "a class is expected"),
-    ("05-5", [drivers], "solved"),
-    (
-        "05-5",
-        [lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each)],
-        "driver of each trial",
-    ),
-    (
-        "05-5",
-        [lambda cpus, gpus, workers, each, gpu, driver: int(cpus // (workers + driver))],
-        "more than one CPU",
-    ),
-    (
-        "05-5",
-        [lambda cpus, gpus, workers, each, gpu, driver: cpus / (workers * each + driver)],
-        "whole trials",
-    ),
-    (
-        "05-5",
-        [lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each + driver)],
-        "needs a GPU",
-    ),
-    ("05-5", [lambda *args: max(1, drivers(*args))], "does not fit"),
-    ("05-5", [one_driver_in_all], "a driver of its own"),
-    ("05-5", [lambda *args: drivers(*args[:3], max(1, args[3]), *args[4:])], "asks for 0 CPUs needs none"),
-    ("05-5", [asks_for_the_clusters_gpus], "there is none"),
-    ("05-5", [lambda *args: float(drivers(*args))], "an int is expected"),
-    ("05-5", [lambda cpus, gpus, *rest: gpus // 2 if gpus else drivers(cpus, gpus, *rest)], "is 4"),
-]
+ANSWERS = {
+    "05-2": [
+        ([Blank], "not attempted"),
+        ([Digits.step], "a class derived"),
+    ],
+    "05b-2": [
+        ([Open, "train", "valid"], "not attempted"),
+        ([Open.step, "train", "valid"], "a class is expected"),
+    ],
+    "05-5": [
+        ([drivers], "solved"),
+        ([lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each)], "driver of each trial"),
+        (
+            [lambda cpus, gpus, workers, each, gpu, driver: int(cpus // (workers + driver))],
+            "more than one CPU",
+        ),
+        ([lambda cpus, gpus, workers, each, gpu, driver: cpus / (workers * each + driver)], "whole trials"),
+        ([lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each + driver)], "needs a GPU"),
+        ([lambda *args: max(1, drivers(*args))], "does not fit"),
+        ([one_driver_in_all], "a driver of its own"),
+        ([lambda *args: drivers(*args[:3], max(1, args[3]), *args[4:])], "asks for 0 CPUs needs none"),
+        ([asks_for_the_clusters_gpus], "there is none"),
+        ([lambda *args: float(drivers(*args))], "an int is expected"),
+        ([lambda cpus, gpus, *rest: gpus // 2 if gpus else drivers(cpus, gpus, *rest)], "is 4"),
+    ],
+}
 
 
-@pytest.mark.parametrize(("exercise", "answers", "verdict"), SAID)
+@pytest.mark.parametrize(("exercise", "answers", "verdict"), cases(ANSWERS))
 def test_what_a_check_says(exercise, answers, verdict):
     assert verdict in repr(check(exercise, *answers))

@@ -7,7 +7,7 @@ import torch
 from ray import cloudpickle
 
 from course.exercises import check, registry
-from verdicts import solution
+from verdicts import cases, solution
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("course/exercises/", "lessons/checks/")]
 
@@ -42,41 +42,46 @@ OF_TWO_RANKS = [
 
 
 @pytest.mark.each_change
-@pytest.mark.parametrize("values, said", OF_TWO_RANKS)
-def test_what_a_check_says_of_two_ranks(values, said, monkeypatch):
+@pytest.mark.parametrize("values, verdict", OF_TWO_RANKS)
+def test_what_a_check_says_of_two_ranks(values, verdict, monkeypatch):
     monkeypatch.setattr(lesson_06b, "returned", lambda *args, **options: values)
-    assert said in repr(check("06b-1", lambda batches: batches))
+    assert verdict in repr(check("06b-1", lambda batches: batches))
 
 
-CHANGED = [
-    ("06b-2", {}, "solved"),
-    ("06b-2", {".eval()": ""}, "is the model in training mode?"),
-    ("06b-2", {" / 255": ""}, "do the pixels go from 0 to 1"),
-    ("06b-2", {"right.numpy()": "[right.mean().item()]"}, "1 value for 4 rows"),
-    ("06b-2", {"right.numpy()": "right.mean().item()"}, "1 value for 4 rows"),
-    (
-        "06b-2",
-        {"self.model = load().eval()": "self.load = load", "self.model(": "self.load().eval()("},
-        "for 2 batches the model was loaded 2 times",
-    ),
-    ("06b-2", {'{"right": ': '{"hits": '}, "a dict with the column `right` is expected"),
-    ("06b-4", {}, "solved"),
-    ("06b-4", {" - own": ""}, "holds `own` CPUs as well"),
-    ("06b-4", {" - 1": ""}, "no CPU is free for the tasks that read"),
-    ("06b-4", {" - training": ""}, "the training holds its CPUs meanwhile"),
-    ("06b-4", {"max(0, cpus - training - own - 1)": "cpus - training - own - 1"}, "no negative number"),
-    ("06b-4", {" - own - 1": ""}, "nothing is left for the validation's task"),
-    ("06b-3", {}, "solved"),
-    ("06b-3", {'"quick": "function"': '"quick": "trainer"'}, "takes longer than the two seconds"),
-    ("06b-3", {'"sharded": "trainer"': '"sharded": "map_batches"'}, "they have no process group"),
-    ("06b-3", {'"images": "map_batches"': '"images": "trainer"'}, "ends the run of all ranks"),
-    ("06b-3", {'"old code": "trainer"': '"old code": "function"'}, "needs a process group"),
-    ("06b-3", {'"quick": "function"': '"quick": "task"'}, "choose function, trainer or map_batches"),
-]
+CHANGED = {
+    "06b-2": [
+        ({}, "solved"),
+        ({".eval()": ""}, "is the model in training mode?"),
+        ({" / 255": ""}, "do the pixels go from 0 to 1"),
+        ({"right.numpy()": "[right.mean().item()]"}, "1 value for 4 rows"),
+        ({"right.numpy()": "right.mean().item()"}, "1 value for 4 rows"),
+        (
+            {"self.model = load().eval()": "self.load = load", "self.model(": "self.load().eval()("},
+            "for 2 batches the model was loaded 2 times",
+        ),
+        ({'{"right": ': '{"hits": '}, "a dict with the column `right` is expected"),
+    ],
+    "06b-4": [
+        ({}, "solved"),
+        ({" - own": ""}, "holds `own` CPUs as well"),
+        ({" - 1": ""}, "no CPU is free for the tasks that read"),
+        ({" - training": ""}, "the training holds its CPUs meanwhile"),
+        ({"max(0, cpus - training - own - 1)": "cpus - training - own - 1"}, "no negative number"),
+        ({" - own - 1": ""}, "nothing is left for the validation's task"),
+    ],
+    "06b-3": [
+        ({}, "solved"),
+        ({'"quick": "function"': '"quick": "trainer"'}, "takes longer than the two seconds"),
+        ({'"sharded": "trainer"': '"sharded": "map_batches"'}, "they have no process group"),
+        ({'"images": "map_batches"': '"images": "trainer"'}, "ends the run of all ranks"),
+        ({'"old code": "trainer"': '"old code": "function"'}, "needs a process group"),
+        ({'"quick": "function"': '"quick": "task"'}, "choose function, trainer or map_batches"),
+    ],
+}
 
 
 @pytest.mark.each_change
-@pytest.mark.parametrize(("exercise", "change", "verdict"), CHANGED)
+@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(CHANGED))
 def test_what_a_check_says_of_a_change(exercise, change, verdict):
     assert verdict in repr(check(exercise, *solution(exercise, change)))
 
@@ -100,12 +105,12 @@ OF_A_LOSS = [
 
 
 @pytest.mark.each_change
-@pytest.mark.parametrize("answer, loads, said", OF_A_LOSS)
-def test_what_a_check_says_of_a_loss(answer, loads, said):
-    if said == "solved":
+@pytest.mark.parametrize("answer, loads, verdict", OF_A_LOSS)
+def test_what_a_check_says_of_a_loss(answer, loads, verdict):
+    if verdict == "solved":
         lesson_06b._right_loss(answer, LOSSES, loads)
         return
-    with pytest.raises(lesson_06b.Wrong, match="(?s)" + said.replace("{", r"\{").replace("}", r"\}")):
+    with pytest.raises(lesson_06b.Wrong, match="(?s)" + verdict.replace("{", r"\{").replace("}", r"\}")):
         lesson_06b._right_loss(answer, LOSSES, loads)
 
 
@@ -113,26 +118,29 @@ PART = 'config["parts"][ray.train.get_context().get_world_rank()]'
 SPLIT = "rows.streaming_split(workers, equal=False)"
 
 
-ON_THE_CLUSTER = [
-    ("06b-1", {}, "solved"),
-    ("06b-1", {"    torch.distributed.all_reduce(counts)\n": ""}, "the rows of rank 0 alone"),
-    ("06b-1", {".clamp(min=1)": ""}, "a digit without rows is nan"),
-    ("06b-5", {}, "solved"),
-    ("06b-5", {"equal=False": "equal=True"}, "one row is missing"),
-    ("06b-5", {"        torch.distributed.all_reduce(totals)\n": ""}, "the count of one rank"),
-    ("06b-5", {f'"parts": {SPLIT}': '"rows": rows', PART: 'config["rows"]'}, "each worker counts all rows"),
-    (
-        "06b-5",
-        {
-            f'{{"parts": {SPLIT}}},': '{}, datasets={"rows": rows},',
-            PART: 'ray.train.get_dataset_shard("rows")',
-        },
-        "one row is missing",
-    ),
-]
+ON_THE_CLUSTER = {
+    "06b-1": [
+        ({}, "solved"),
+        ({"    torch.distributed.all_reduce(counts)\n": ""}, "the rows of rank 0 alone"),
+        ({".clamp(min=1)": ""}, "a digit without rows is nan"),
+    ],
+    "06b-5": [
+        ({}, "solved"),
+        ({"equal=False": "equal=True"}, "one row is missing"),
+        ({"        torch.distributed.all_reduce(totals)\n": ""}, "the count of one rank"),
+        ({f'"parts": {SPLIT}': '"rows": rows', PART: 'config["rows"]'}, "each worker counts all rows"),
+        (
+            {
+                f'{{"parts": {SPLIT}}},': '{}, datasets={"rows": rows},',
+                PART: 'ray.train.get_dataset_shard("rows")',
+            },
+            "one row is missing",
+        ),
+    ],
+}
 
 
 @pytest.mark.usefixtures("lab")
-@pytest.mark.parametrize(("exercise", "change", "verdict"), ON_THE_CLUSTER)
+@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(ON_THE_CLUSTER))
 def test_a_run_that_a_check_starts(exercise, change, verdict):
     assert verdict in repr(check(exercise, *solution(exercise, change)))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from course.exercises import check, registry
-from verdicts import Runs, replaced
+from verdicts import Runs, cases, replaced
 
 lesson_07 = registry.load("07")
 
@@ -35,17 +35,17 @@ TOTALS = [
 ]
 
 
-@pytest.mark.parametrize("total, said", TOTALS)
-def test_a_fixed_function_is_judged_by_the_total_of_each_rank(monkeypatch, total, said):
+@pytest.mark.parametrize("total, verdict", TOTALS)
+def test_a_fixed_function_is_judged_by_the_total_of_each_rank(monkeypatch, total, verdict):
     def launched(function, *args, name, processes):
-        found = []
+        results = []
         for rank in range(processes):
             monkeypatch.setenv("RANK", str(rank))
-            found.append(function(lambda rank=rank: total(rank, processes), *args[1:]))
-        return found[0]
+            results.append(function(lambda rank=rank: total(rank, processes), *args[1:]))
+        return results[0]
 
     monkeypatch.setattr(lesson_07, "launched", launched)
-    assert said in repr(check("07-2", lambda: 1))
+    assert verdict in repr(check("07-2", lambda: 1))
 
 
 def trained(rows, smallest, steps):
@@ -57,31 +57,33 @@ def to_pay(start_a, rate_a, start_b, rate_b):
     return (start_b - start_a) / saved if saved > 0 else math.inf
 
 
-SAID = [
-    ("07-1", [[0, 1], [8, 9]], "solved"),
-    ("07-1", [[8, 9], [8, 9]], "these are dealt once"),
-    ("07-1", [[0], [8, 9]], "not one"),
-    ("07-1", [[], [8, 9]], "would wait"),
-    ("07-1", [[0, 1], [0, 1]], "with it no row does"),
-    ("07-1", [[0, 1], [9]], "make eight"),
-    ("07-1", [[0, 1], [7]], "the list of rows that are left out is [7] (a list): that is not it"),
-    ("07-3", [trained(1408, 690, 21), "folder", 1408], "solved"),
-    ("07-3", [trained(2816, 1408, 44), "folder", 1408], "all files"),
-    ("07-3", [trained(1408, 1408, 44), "folder", 1408], "the sum of both shares"),
-    ("07-3", [trained(1408, 718, 22), "folder", 1408], "the largest of two"),
-    ("07-3", [trained(1408, 690, 44), "folder", 1408], "all rows together"),
-    ("07-4", [to_pay], "solved"),
-    ("07-4", [lambda a, x, b, y: (b - a) * (y - x) if y > x else math.inf], "subtract seconds"),
-    ("07-4", [lambda a, x, b, y: (b - a) / (1 / x - 1 / y)], "ZeroDivisionError"),
-    (
-        "07-4",
-        [lambda a, x, b, y: abs((b - a) / (1 / x - 1 / y)) if x != y else math.inf],
-        "nothing is won back",
-    ),
-]
+ANSWERS = {
+    "07-1": [
+        ([[0, 1], [8, 9]], "solved"),
+        ([[8, 9], [8, 9]], "these are dealt once"),
+        ([[0], [8, 9]], "not one"),
+        ([[], [8, 9]], "would wait"),
+        ([[0, 1], [0, 1]], "with it no row does"),
+        ([[0, 1], [9]], "make eight"),
+        ([[0, 1], [7]], "the list of rows that are left out is [7] (a list): that is not it"),
+    ],
+    "07-3": [
+        ([trained(1408, 690, 21), "folder", 1408], "solved"),
+        ([trained(2816, 1408, 44), "folder", 1408], "all files"),
+        ([trained(1408, 1408, 44), "folder", 1408], "the sum of both shares"),
+        ([trained(1408, 718, 22), "folder", 1408], "the largest of two"),
+        ([trained(1408, 690, 44), "folder", 1408], "all rows together"),
+    ],
+    "07-4": [
+        ([to_pay], "solved"),
+        ([lambda a, x, b, y: (b - a) * (y - x) if y > x else math.inf], "subtract seconds"),
+        ([lambda a, x, b, y: (b - a) / (1 / x - 1 / y)], "ZeroDivisionError"),
+        ([lambda a, x, b, y: abs((b - a) / (1 / x - 1 / y)) if x != y else math.inf], "nothing is won back"),
+    ],
+}
 
 
-@pytest.mark.parametrize(("exercise", "answers", "verdict"), SAID)
+@pytest.mark.parametrize(("exercise", "answers", "verdict"), cases(ANSWERS))
 def test_what_a_check_says(exercise, answers, verdict, monkeypatch):
     monkeypatch.setattr(lesson_07, "launched", replaced)
     assert verdict in repr(check(exercise, *answers))

@@ -139,8 +139,8 @@ class Network:
             environment: variables for what runs on it.
         """
         number = NAMES.index(name) + 1
-        given = {"HOME": "/root", "PATH": os.defpath, "LANG": "C.UTF-8", "RAY_USAGE_STATS_ENABLED": "0"}
-        machine = Machine(self, name, f"{SUBNET}.{number}", given | environment)
+        common = {"HOME": "/root", "PATH": os.defpath, "LANG": "C.UTF-8", "RAY_USAGE_STATS_ENABLED": "0"}
+        machine = Machine(self, name, f"{SUBNET}.{number}", common | environment)
         hidden = {str(Path.home()), str(ROOT), *([sys.prefix] if sys.prefix != sys.base_prefix else [])}
         parents = tuple(f"{one}/" for one in hidden)
         variables = {

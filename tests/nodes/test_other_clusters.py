@@ -53,9 +53,9 @@ class Cluster:
         """What a job of `cluster_jobs.py` tells."""
         status, output = self.run(str(JOBS), name, **options)
         assert status == 0, output
-        told = json.loads(output.splitlines()[-1])
-        print(name, told)
-        return told
+        outcome = json.loads(output.splitlines()[-1])
+        print(name, outcome)
+        return outcome
 
 
 def start_ray(machine: machines.Machine, *options: str, **variables: str) -> None:
@@ -162,11 +162,15 @@ def test_a_rank_elsewhere_is_not_looked_for_among_the_processes_here(there, trai
 
 
 def test_a_validation_and_a_sweep(there):
-    told = there.job("validation")
-    assert (told["status"], told["validated"], told["metrics"]) == ("finished", ["validated"] * 3, [1.0] * 3)
-    told = there.job("sweep")
-    assert (told["status"], told["errors"], told["trials"]) == ("finished", 0, 2)
-    assert told["best"] == {"x": 2} and told["idle"]
+    outcome = there.job("validation")
+    assert (outcome["status"], outcome["validated"], outcome["metrics"]) == (
+        "finished",
+        ["validated"] * 3,
+        [1.0] * 3,
+    )
+    outcome = there.job("sweep")
+    assert (outcome["status"], outcome["errors"], outcome["trials"]) == ("finished", 0, 2)
+    assert outcome["best"] == {"x": 2} and outcome["idle"]
 
 
 def test_check_says_what_is_there(there):
@@ -191,8 +195,8 @@ def test_a_ray_client_behind_nat(there):
     """No port of that notebook can be reached. The training runs, and its panel sees it."""
     laptop = there.net.machine("laptop", nat=True)
     options = {"machine": laptop, "ADDRESS": f"ray://{there.head.address}:10001"}
-    told = there.job("slowly", **options)
-    assert told["status"] == "finished" and told["checkpoint"]
-    assert told["first_event"] > 0
+    outcome = there.job("slowly", **options)
+    assert outcome["status"] == "finished" and outcome["checkpoint"]
+    assert outcome["first_event"] > 0
     error = there.job("sweep", **options)["error"]
     assert "Ray client" in error[1] and "ray job submit" in error[2] and "JupyterLab" in error[2]

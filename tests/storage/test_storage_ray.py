@@ -53,8 +53,8 @@ def test_a_task_on_every_node_reads_without_an_environment(lab, store):
         return named, fs.open_input_stream(path).read()
 
     nodes = [NodeAffinitySchedulingStrategy(node.id, soft=False) for node in lab.nodes]
-    found = ray.get([read.options(scheduling_strategy=node).remote() for node in nodes])
-    assert found == [([], b"from the store")] * 2
+    answers = ray.get([read.options(scheduling_strategy=node).remote() for node in nodes])
+    assert answers == [([], b"from the store")] * 2
 
 
 def loop(config):

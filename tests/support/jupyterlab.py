@@ -107,8 +107,8 @@ def accessible(page: Page, context: str | None = None) -> None:
     """Assert that axe-core finds nothing wrong in a page, or in the parts of it that a selector names."""
     # An empty header is pandas' own: the column of a table's index.
     options = {"rules": {"empty-table-header": {"enabled": False}}}
-    found = Axe().run(page, context=context, options=options).response["violations"]
-    assert [(one["id"], [node["html"][:300] for node in one["nodes"]]) for one in found] == []
+    violations = Axe().run(page, context=context, options=options).response["violations"]
+    assert [(one["id"], [node["html"][:300] for node in one["nodes"]]) for one in violations] == []
 
 
 class NotebookPage:

@@ -1,4 +1,4 @@
-"""Answers to exercises: the lessons' own solutions, changed where a likely mistake is to be checked."""
+"""Answers to exercises: the lessons' own solutions, some with the text of a likely mistake."""
 
 import ast
 import functools
@@ -16,6 +16,11 @@ import lesson
 _numbers = itertools.count()
 
 
+def cases(by_exercise: dict[str, list[tuple]]) -> list[tuple]:
+    """Return (exercise, *case) of each case, for `pytest.mark.parametrize`."""
+    return [(exercise, *case) for exercise, listed in by_exercise.items() for case in listed]
+
+
 class Runs:
     """An answer whose runs, where the engine is `replaced`, return or raise these values in turn."""
 
@@ -31,7 +36,7 @@ def replaced(answer: Runs, *args: Any, **options: Any) -> Any:
     return value
 
 
-def solution(id: str, change: dict[str, str] | None = None, **given: Any) -> list[Any]:
+def solution(id: str, change: dict[str, str] | None = None, **names: Any) -> list[Any]:
     """What the solved lesson passes to ``check(id, …)``, with a change of the solution's text.
 
     Its functions belong to no module, so they travel to workers by value. `given` is what the answers use of
@@ -45,11 +50,11 @@ def solution(id: str, change: dict[str, str] | None = None, **given: Any) -> lis
         text = text.replace(old, new)
     name = f"<answer {next(_numbers)} to {id}>"
     linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name  # for inspect.getsource
-    space = {"__name__": "answer"} | _imported(cells) | given
+    space = {"__name__": "answer"} | _imported(cells) | names
     exec(compile(text, name, "exec"), space)
     call = lesson.parse(cells[place].source).body[-1].value
-    found = (eval(ast.unparse(argument), space) for argument in call.args[1:])
-    return [answer for answer in found if answer is not None]
+    answers = (eval(ast.unparse(argument), space) for argument in call.args[1:])
+    return [answer for answer in answers if answer is not None]
 
 
 _MOVED = {"03-2": "03b", "03-3": "03b", "05-2": "05b", "05-5": "05b"}
