@@ -142,10 +142,10 @@ def test_what_a_learner_wrote_is_kept(folder, spoil):
     elif spoil == "not a notebook":
         learners(folder).write_text("half of a no")
     before = learners(folder).read_bytes()
-    said = build.build(folder)
+    printed = build.build(folder)
     (kept,) = set(mine(folder)) - {earlier}  # no kept file replaces another one
     assert kept.read_bytes() == before
-    assert any(kept.name in line for line in said)
+    assert any(kept.name in line for line in printed)
     assert build.differences(folder) == []
 
 

@@ -37,8 +37,8 @@ def ring(rank, world, values):
 def test_a_ring_and_the_collectives_have_the_sum_on_simulated_and_on_real_ranks():
     values = [np.arange(12.0) * 10**rank for rank in range(2)]
     for ran in (run(ring, 2, values), schedule.on_ranks(ring, 2, values)):
-        for found in itertools.chain(*ran.results):
-            assert np.array_equal(found, sum(values))
+        for total in itertools.chain(*ran.results):
+            assert np.array_equal(total, sum(values))
 
 
 def test_real_ranks_say_what_they_waited_for_or_raised():

@@ -215,8 +215,8 @@ def test_a_forked_worker_ends_as_python_does(server, run, end, out, error):
         f"print(os.getppid(), flush=True); atexit.register(lambda: print('atexit', end=''))\n{end}"
     )
     process = run(server, code)
-    said, complained = process.communicate(timeout=90)  # the client ends, too
-    parent, _, rest = said.partition("\n")
+    output, complained = process.communicate(timeout=90)  # the client ends, too
+    parent, _, rest = output.partition("\n")
     assert int(parent) == server.pid
     assert rest.startswith(out) and error in complained
 

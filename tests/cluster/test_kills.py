@@ -80,9 +80,9 @@ def test_a_kernel_that_is_killed_at_any_moment(home):
         seconds = wait_until_nothing_runs(home)
         after = random.uniform(0, longest)
         print(f"kernel {number}: nothing runs after {seconds:.1f} s; the next is killed after {after:.1f} s")
-        one = begin(START + WORK)
+        kernel = begin(START + WORK)
         time.sleep(after)
-        kill(one)
+        kill(kernel)
     wait_until_nothing_runs(home)
     assert "up" in python(START).stdout
 

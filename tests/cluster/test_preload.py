@@ -135,8 +135,8 @@ def test_a_server_that_was_killed_costs_time_and_nothing_else(home, lab):
         os.kill(pid, signal.SIGKILL)
     until(lambda: not about(num_cpus=1)["loaded"])  # an idle worker that was forked before may be used first
     # Another notebook finds the cluster, and does not take it for a broken one. It may do without a server.
-    address, told, *_ = python(WITHOUT, LABKIT_PRELOAD="0").stdout.splitlines()
-    assert address == lab.address and told.endswith("default_worker.py None")
+    address, command, *_ = python(WITHOUT, LABKIT_PRELOAD="0").stdout.splitlines()
+    assert address == lab.address and command.endswith("default_worker.py None")
     assert len(lab.nodes) == 2
 
 
@@ -157,8 +157,8 @@ def test_the_launcher_is_python_for_all_else_and_is_left_out_where_no_program_ma
     launcher = Path(preloader.make_launcher())
     assert launcher.parent == tmp_path and launcher.stat().st_mode & 0o777 == 0o700
     code = "import sys; print(sys.executable, sys.argv[1:])"
-    said = subprocess.run([launcher, "-c", code, "two words", "$HOME"], capture_output=True, text=True)
-    assert said.stdout.strip() == f"{sys.executable} ['two words', '$HOME']"
+    done = subprocess.run([launcher, "-c", code, "two words", "$HOME"], capture_output=True, text=True)
+    assert done.stdout.strip() == f"{sys.executable} ['two words', '$HOME']"
 
     def refuse(*_, **__):
         raise PermissionError("noexec")

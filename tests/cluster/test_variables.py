@@ -177,4 +177,6 @@ def test_gpus_are_given_out_by_nodes(monkeypatch, gpus):
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "MYSQL_PWD", "api_key"])
 def test_a_secret_by_its_name(name):
-    assert variables._is_secret(name, "x") and not variables._is_secret("TOKENIZERS_PARALLELISM", "false")
+    here = {name: "x", "TOKENIZERS_PARALLELISM": "false"}
+    difference = changes(here, [Raylet()], forked=True)
+    assert (difference.handed, difference.added) == ({name: "x"}, {"TOKENIZERS_PARALLELISM": "false"})

@@ -100,7 +100,9 @@ def followed(panel, trainer):
     with watching(panel):
         result = panel.fit(trainer)
     workers = panel.state.workers
-    outcome["workers"] = {rank: [one.node, one.pid, one.made, one.rows] for rank, one in workers.items()}
+    outcome["workers"] = {
+        rank: [worker.node, worker.pid, worker.made, worker.rows] for rank, worker in workers.items()
+    }
     outcome["history"], outcome["prints"] = len(panel.state.history), list(panel.state.prints)
     outcome["checkpoint"] = os.path.isdir(result.checkpoint.path)
 

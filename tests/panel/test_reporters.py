@@ -28,8 +28,8 @@ class On:
     def show(self, run, method="draw", at=60):
         getattr(self.reporter, method)(snapshot(run.state, T0 + at, FILES))
 
-    def begin(self, **about):
-        run = Run("03-torch", phase="starting", **about)
+    def begin(self, **options):
+        run = Run("03-torch", phase="starting", **options)
         self.show(run, "open")
         return run
 

@@ -96,8 +96,8 @@ def restarted():
     """Rank 0 was started again, and rank 1 is slow."""
     run = training()("worker", 59, pid=9).step(60, pid=9).step(60, rank=1, pid=8, node="node-2")
     run.step(62, step=4, seconds=2, pid=9)
-    about = {"rank": 1, "pid": 8, "node": "node-2", "memory": 2_345_000_000}
-    return run.step(62, step=4, seconds=2, waiting=1.5, **about)
+    event = {"rank": 1, "pid": 8, "node": "node-2", "memory": 2_345_000_000}
+    return run.step(62, step=4, seconds=2, waiting=1.5, **event)
 
 
 def deleted():

@@ -97,9 +97,9 @@ def test_a_small_object_is_read_with_one_request_and_a_large_one_goes_in_parts(
     put(store.filesystem, f"{place}/one", body)
     real = type(store.files)._call_s3
 
-    async def counted(files, method, *given, **options):
+    async def counted(files, method, *arguments, **options):
         methods.append(method)
-        return await real(files, method, *given, **options)
+        return await real(files, method, *arguments, **options)
 
     monkeypatch.setattr(type(store.files), "_call_s3", counted)
     assert get(store.filesystem, f"{place}/one") == body
@@ -132,9 +132,9 @@ def test_through_pyarrows_file_system(store, neighbours, name):
     assert fs.open_input_stream(f"{place}/d/f").read() == b"1"
     assert fs.get_file_info(place).type == FileType.Directory
     assert fs.get_file_info(f"{place}/d/f").size == 1
-    listed = [one.path for one in fs.get_file_info(FileSelector(place, recursive=True))]
+    listed = [entry.path for entry in fs.get_file_info(FileSelector(place, recursive=True))]
     assert listed == [f"{place}/d", f"{place}/d/f"]
-    assert place in [one.path for one in fs.get_file_info(FileSelector("lab/t"))]
+    assert place in [entry.path for entry in fs.get_file_info(FileSelector("lab/t"))]
     fs.copy_file(f"{place}/d/f", f"{place}/e/g{name}")
     fs.move(f"{place}/e", f"{place}/h")
     assert store.files.find(place) == sorted([f"{place}/d/f", f"{place}/h/g{name}"])

@@ -105,12 +105,12 @@ def test_what_is_started_has_a_session_of_its_own_and_tells_its_status(start, tm
     monkeypatch.chdir(tmp_path)
     script = f"echo $WORD ${family.MARK}; pwd; cat; echo err >&2; exit 3"
     (tmp_path / "input").write_text("given\n")
-    with open(tmp_path / "input") as given:
-        started = start(["sh", "-c", script], env={"WORD": "hello"}, stdin=given.fileno())
+    with open(tmp_path / "input") as standard_input:
+        started = start(["sh", "-c", script], env={"WORD": "hello"}, stdin=standard_input.fileno())
     until(lambda: started.status() is not None)
     assert started.status() == 3
-    said = (tmp_path / "log").read_text().splitlines()
-    assert said[0].startswith("hello one@") and said[1:] == [str(tmp_path), "given", "err"]
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[0].startswith("hello one@") and lines[1:] == [str(tmp_path), "given", "err"]
     sleeper = start(SLEEP)
     assert os.getsid(sleeper.pid) == sleeper.pid != os.getsid(0) and sleeper.status() is None
     os.kill(sleeper.pid, signal.SIGKILL)

@@ -33,14 +33,14 @@ def test_a_restored_sweep_keeps_the_numbers_of_its_trials_and_counts_changed_con
         return SimpleNamespace(**tag, status=status, config={"x": x}, run_metadata=data)
 
     callback = SweepCallback()
-    known = [restored(2, "PENDING"), restored(11, "PENDING"), restored(0, "TERMINATED")]
-    callback.on_step_begin(trials=known)
+    trials = [restored(2, "PENDING"), restored(11, "PENDING"), restored(0, "TERMINATED")]
+    callback.on_step_begin(trials=trials)
     callback.on_step_end()
     numbers = {trial.config["x"]: trial.number for trial in panel.state.trials.values()}
     assert numbers == {0: 0, 2: 1, 11: 2} and panel.state.counts() == {"finished": 1, "waiting": 2}
     for config in ({"x": 2}, {"x": 3}):  # as population based training does it
-        known[0].config, known[0].status = config, "RUNNING"
-        callback.on_trial_result(trial=known[0], result={"count": 1, "training_iteration": 2})
+        trials[0].config, trials[0].status = config, "RUNNING"
+        callback.on_trial_result(trial=trials[0], result={"count": 1, "training_iteration": 2})
         callback.on_step_end()
     changed = panel.state.trials["a_00002"]
     assert (changed.changes, changed.config, changed.status) == (1, {"x": 3}, "running")
