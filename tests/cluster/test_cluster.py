@@ -129,11 +129,10 @@ def test_a_dashboard_that_does_not_start_says_why(home, monkeypatch, end):
     monkeypatch.setattr(nodes, "_PROGRAM", NO_DASHBOARD.replace("END", end))
     monkeypatch.setattr(nodes, "_SLOW_AFTER", 3)
     monkeypatch.setattr(nodes, "START_TIMEOUT", 6)
-    warned = contextlib.nullcontext()
+    said = contextlib.nullcontext()
     if "sleep" in end:
-        warned = pytest.warns(UserWarning, match="takes more than 3 s.*AF_UNIX path too long")
-    # A home of its own: no session is there yet.
-    with labs.home(), warned, pytest.raises(LabError) as refused:
+        said = pytest.warns(UserWarning, match="takes more than 3 s.*AF_UNIX path too long")
+    with labs.home(), said, pytest.raises(LabError) as refused:  # a home of its own: no session is there yet
         cluster.start()
     assert "its dashboard says: OSError: AF_UNIX path too long" in refused.value.fact
 
@@ -205,8 +204,8 @@ def test_a_node_is_added_used_and_removed(lab):
     lab.remove_node(node)
     assert [node.name for node in lab.nodes] == ["head", "node-2"]
     assert "✕ lost" in lab._repr_html_()
-    for wrong, fact in ((3, "no such node"), ("head", "it is the head"), (node, "no such node")):
-        with pytest.raises(LabError, match=fact) as refused:
+    for wrong, said in ((3, "no such node"), ("head", "it is the head"), (node, "no such node")):
+        with pytest.raises(LabError, match=said) as refused:
             lab.remove_node(wrong)
         assert "node-2" in refused.value.fix
     with pytest.raises(LabError, match="cpus='1' is not"):

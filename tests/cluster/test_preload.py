@@ -30,8 +30,8 @@ class Worker:
         torch = sys.modules.get("torch")
         threads = torch.get_num_threads() if torch else None
         seed = torch.initial_seed() if torch else None
-        process = {"parent": os.getppid(), "pid": os.getpid(), "loaded": torch is not None}
-        return {**process, "threads": threads, "seed": seed}
+        found = {"parent": os.getppid(), "pid": os.getpid(), "loaded": torch is not None}
+        return {**found, "threads": threads, "seed": seed}
 
     def ids(self):
         """In threads, too: Ray names a task after the thread that submits it."""

@@ -47,9 +47,9 @@ def run(code: str, folder: Path, *options: str, **env: str) -> subprocess.Comple
 def test_a_node_with_the_package_alone_says_how_to_get_the_data(tmp_path):
     """What Ray's `py_modules` brings to a node of a remote cluster."""
     shutil.copytree(ROOT / "labkit", tmp_path / "labkit", ignore=shutil.ignore_patterns("__pycache__"))
-    done = run("from course import datasets; datasets.load('digits')", tmp_path, PYTHONPATH=str(tmp_path))
-    assert "LabError: could not find the shipped file digits.parquet" in done.stderr
-    assert "pass the rows in train_loop_config" in done.stderr
+    said = run("from course import datasets; datasets.load('digits')", tmp_path, PYTHONPATH=str(tmp_path))
+    assert "LabError: could not find the shipped file digits.parquet" in said.stderr
+    assert "pass the rows in train_loop_config" in said.stderr
 
 
 def test_hugging_faces_datasets_is_the_package_and_not_the_folder():
@@ -58,8 +58,8 @@ def test_hugging_faces_datasets_is_the_package_and_not_the_folder():
         "import datasets, transformers; from transformers import Trainer; print(datasets.Dataset.__name__, "
     )
     code += "transformers.utils.is_datasets_available(), len(datasets.Dataset.from_dict({'a': [1, 2]})))"
-    done = run(code, ROOT, PYTHONPATH=str(ROOT))
-    assert done.stdout.split() == ["Dataset", "True", "2"], done.stderr[-2000:]
+    said = run(code, ROOT, PYTHONPATH=str(ROOT))
+    assert said.stdout.split() == ["Dataset", "True", "2"], said.stderr[-2000:]
     assert not (SHIPPED / "__init__.py").exists()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert "datasets" in project["optional-dependencies"]["recipes"]
@@ -72,5 +72,5 @@ def test_a_sample_is_drawn_by_its_seed():
     whole = {image.tobytes() for image in load("digits").images}
     some, more, other = load("digits", n=50), load("digits", n=100), load("digits", n=50, seed=1)
     assert np.array_equal(some.images, more.images[:50]) and not np.array_equal(some.images, other.images)
-    images = {image.tobytes() for image in more.images}
-    assert len(images) == 100 and images <= whole and len(load("digits", n=1437)) == 1437
+    found = {image.tobytes() for image in more.images}
+    assert len(found) == 100 and found <= whole and len(load("digits", n=1437)) == 1437

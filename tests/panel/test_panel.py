@@ -29,10 +29,10 @@ class Recorder(NullReporter):
     def __init__(self, *, fails_in=()):
         self.calls, self.drawn, self.closed_with, self.fails_in = [], [], None, fails_in
 
-    def _note(self, call):
-        self.calls.append(call)
-        if call in self.fails_in:
-            raise RuntimeError(f"no front end for {call}")
+    def _note(self, what):
+        self.calls.append(what)
+        if what in self.fails_in:
+            raise RuntimeError(f"no front end for {what}")
 
     def open(self, snapshot):
         self._note("open")
@@ -97,9 +97,9 @@ def test_a_run_that_ends_well(settings):
     assert set(record.seconds) == {"start", "data", "training", "between epochs", "rest"}
     assert sum(record.seconds.values()) == pytest.approx(record.seconds_total, abs=0.05)
     assert abs(record.started.timestamp() - time.time()) < 60
-    with pytest.warns(UserWarning, match="the panel '00-baseline' is not open") as warned:
+    with pytest.warns(UserWarning, match="the panel '00-baseline' is not open") as said:
         panel.report({"loss": 1.0})
-    assert warned[0].filename == __file__
+    assert said[0].filename == __file__
 
 
 def test_an_error_passes_through(panel, settings):
@@ -220,11 +220,11 @@ def test_an_interrupt_while_it_opens_waits_until_it_is_open(settings):
 @pytest.mark.parametrize("where", ["open", "draw", "close"])
 def test_a_reporter_that_fails_does_not_fail_the_run_and_is_told_once(settings, where):
     reporter = Recorder(fails_in=(where,))
-    warned = pytest.warns(UserWarning, match=f"'run' could not be drawn.*no front end for {where}")
-    with warned, Panel("run", settings=settings, reporter=reporter) as panel:
+    said = pytest.warns(UserWarning, match=f"'run' could not be drawn.*no front end for {where}")
+    with said, Panel("run", settings=settings, reporter=reporter) as panel:
         train(panel)
         until(lambda: where != "draw" or reporter.calls.count("draw") > 1)
-    assert len(warned) == 1 and panel.state.status == "finished"
+    assert len(said) == 1 and panel.state.status == "finished"
 
 
 def test_a_panel_that_may_be_open_once_travels_as_text_and_its_clock_moves_where_nothing_happens(settings):
@@ -268,7 +268,7 @@ def test_a_pickled_panel_is_a_tracker_and_tells_no_key(panel, settings):
     assert copy.deepcopy({"panel": panel})["panel"] is panel  # a configuration may be copied
     # A later cell that sends a function which mentions `panel` anywhere pickles it.
     tracker = pickle.loads(pickle.dumps(panel))
-    assert panel.state.status == "finished"
+    assert (panel._listener, panel.state.status) == (None, "finished")
     TrackedFunction(lambda: current().step(4), tracker)()  # it reports nowhere, and says nothing
     assert panel.state.workers[0].made == 1
 

@@ -34,7 +34,7 @@ class Photos(Dataset):
 class Sentences(Photos):
     def __getitem__(self, number):
         if isinstance(number, list):
-            return [self[row] for row in number]
+            return [self[one] for one in number]
         return torch.randint(0, 50, (5 + number % 9,))
 
 
@@ -161,14 +161,14 @@ def elsewhere(tmp_path, monkeypatch):
 def test_rows_by_what_the_loader_knows(name):
     state = watched(LOADERS[name])
     assert state.workers[0].rows == 2 * TRUE.get(name, ROWS)
-    assert state.rows_per_second() > 0 and "rows/s" in [label for _, label in state.tiles]
+    assert state.rows_per_second() > 0 and "rows/s" in [what for _, what in state.tiles]
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_where_nobody_knows_there_are_no_rows(name):
     state = watched(UNKNOWN[name])
     assert state.workers[0].made >= 8 and state.to_record()["rows_per_second"] is None
-    assert "rows/s" not in [label for _, label in state.tiles] and "rows/s" not in state.result
+    assert "rows/s" not in [what for _, what in state.tiles] and "rows/s" not in state.result
 
 
 def test_batches_that_were_fetched_ahead_of_a_break_are_not_of_the_next_pass():

@@ -126,9 +126,9 @@ def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel, monkeypatch):
 @pytest.mark.each_change
 def test_workers_that_wait_for_cpus_which_another_one_holds(lab, home, panel, monkeypatch):
     monkeypatch.setattr(capacity, "QUIET_FOR", 1.0)
-    with held_cpus(3, lambda: panel.state.waits) as waits:
+    with held_cpus(3, lambda: panel.state.waits) as said:
         panel.fit(trainer_of(home, workers=2))
-    assert waits[0].startswith("waiting for 2 CPU (1 of 4 free)")
+    assert said[0].startswith("waiting for 2 CPU (1 of 4 free)")
     assert panel.state.status == "finished" and not any("waiting" in note for note in panel.state.notes)
 
 

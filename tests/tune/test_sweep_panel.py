@@ -311,9 +311,7 @@ def wait_inside(config):
 @pytest.mark.parametrize(("trainable", "own"), [(climb, 0), (wait_inside, 1)])
 def test_a_sweep_that_waits_for_what_nobody_has_says_so(sweep, lab, monkeypatch, trainable, own):
     monkeypatch.setattr(capacity, "QUIET_FOR", 1.0)
-    with held_cpus(
-        int(lab.cpus) - own, lambda: sweep.panel is not None and sweep.panel.state.waits
-    ) as output:
+    with held_cpus(int(lab.cpus) - own, lambda: sweep.panel is not None and sweep.panel.state.waits) as said:
         assert sweep(trainable, {"x": tune.grid_search([1, 1])}, max_concurrent_trials=1).num_errors == 0
-    assert output[0].startswith(f"waiting for {1 + own} CPU (0 of {lab.cpus:g} free)")
+    assert said[0].startswith(f"waiting for {1 + own} CPU (0 of {lab.cpus:g} free)")
     assert sweep.panel.state.notes == []

@@ -81,8 +81,8 @@ def test_text_tells_the_news_in_few_lines_and_a_failure_at_once(state, capsys):
     reporter.open(snapshot(state, time.time()))
     state.trial_failed("t0", "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: bad")
     reporter.draw(snapshot(state, time.time()))
-    printed = capsys.readouterr().out
-    assert "trial 0 failed: ValueError: bad" in printed and "raise" not in printed
+    said = capsys.readouterr().out
+    assert "trial 0 failed: ValueError: bad" in said and "raise" not in said
     for number in range(1, 200):
         if number > 3:
             state.add(f"t{number}", {"lr": number})
@@ -92,7 +92,7 @@ def test_text_tells_the_news_in_few_lines_and_a_failure_at_once(state, capsys):
             reporter.draw(snapshot(state, time.time()))
     state.end("finished")
     reporter.close(snapshot(state, time.time()))
-    printed = capsys.readouterr().out
-    assert len(printed.splitlines()) <= 14 and "100 of 200" in printed
-    assert "best accuracy 0.995, trial 199 · lr 199" in printed
-    assert "199 finished · 1 failed" in printed.splitlines()[-1]
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) <= 14 and "100 of 200" in said
+    assert "best accuracy 0.995, trial 199 · lr 199" in said
+    assert "199 finished · 1 failed" in said.splitlines()[-1]
