@@ -82,7 +82,6 @@ CHANGES = {
         ({}, "solved"),
         ({"cpus - workers - validation": "cpus - workers"}, "while the validation runs"),
         ({"int(left / per_task)": "left"}, "of CPUs that are left"),
-        ({"left < per_task": "False"}, "raise a ValueError"),
         ({"left < per_task": "left <= 0"}, "raise a ValueError"),
         ({"+ validation + per_task": "+ validation"}, "CPUs would be enough"),
         ({"ValueError": "RuntimeError"}, "a ValueError is expected"),

@@ -41,7 +41,6 @@ ANSWERS = {
         ([both(3 * 33_000.0, 3 * 33_000.0)], "processed 66 rows in each step, of 65"),
         ([both(3 * 65_000.0, 3 * 65_000.0)], "a worker processed all 65 rows"),
         ([both(3 * 65_000.0, 3 * 65.0)], "come from rank 0"),
-        ([both(3 * 33_000.0, 3 * 33.0)], "come from rank 0"),
         ([Runs([3 * 33_000.0, 33.0])], "rank 0 returns 99000, and rank 1 33: both"),
         # both ranks' sum
         ([both(3 * 33_032.0, 3 * 32_033.0)], "33.032 rows of the slow rank 0, then 32.033"),
@@ -50,7 +49,6 @@ ANSWERS = {
         ([both(1, 0, 0, 1)], "solved"),
         # of whole steps, which take both equally long
         ([both(1, 0, 1)], "it returns 1, and rank 0 is slow"),
-        ([both(1, 1)], "it returns 1, and rank 0 is slow"),
         ([Runs([1, 0])], "rank 0 returns 1, and rank 1 0"),
         ([both(0, 0)], "it returns 0, and rank 1 is slow"),
     ],
@@ -78,7 +76,6 @@ CHANGED = {
     "09-1": [
         ({}, "solved"),
         ({MEDIAN: "statistics.mean(seconds)"}, "do the first exchange and the slow ones"),
-        ({MEDIAN: "seconds[0]"}, "do the first exchange and the slow ones"),
         ({"    dist.all_reduce(medians, op=dist.ReduceOp.MAX)\n": ""}, "the ranks return different values"),
         ({"ReduceOp.MAX": "ReduceOp.MIN"}, "that is what rank 0 measured"),
         ({"return alpha, beta": "return beta, alpha"}, "return alpha first"),
