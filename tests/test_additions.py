@@ -77,11 +77,11 @@ def test_a_lesson_is_not_dense(name):
 
 def test_a_lesson_has_at_most_forty_new_names():
     """Names in code font that no earlier lesson has, except those in a table of older tutorials."""
-    known: set[str] = set()
+    earlier: set[str] = set()
     for name in sorted(name for name in LESSONS if name[0].isdigit()):
-        new = names_in_code_font(LESSONS[name]) - known
+        new = names_in_code_font(LESSONS[name]) - earlier
         assert len(new) <= 40, f"{name}: {sorted(new)}"
-        known |= new
+        earlier |= new
 
 
 def names_in_code_font(cells):

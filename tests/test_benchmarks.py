@@ -71,4 +71,4 @@ def test_interrupts_of_a_store_in_a_script_and_in_a_notebook(monkeypatch):
         monkeypatch.setattr(interrupts, limit, 120)
     wanted = (("storage.start", "script"), ("store.stop", "script"), ("storage.start", "notebook"))
     plans = [interrupts.Plan(number, *call, 0.2 / (1 + number)) for number, call in enumerate(wanted)]
-    assert [said for _, _, said in interrupts.campaign(plans) if said] == []
+    assert [failure for _, _, failure in interrupts.campaign(plans) if failure] == []

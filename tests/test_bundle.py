@@ -82,17 +82,17 @@ def test_learners_get_all_lessons_and_no_solution(root, tmp_path, archive):
 
 def test_a_learners_assistant_is_told_how_to_help(root, lab):
     """It reads AGENTS.md where it was opened, at the top or in notebooks. Contributors have another one."""
-    told = (root / "notebooks" / "AGENTS.md").read_text()
-    assert (lab / "AGENTS.md").read_text() == (lab / "notebooks" / "AGENTS.md").read_text() == told
+    text = (root / "notebooks" / "AGENTS.md").read_text()
+    assert (lab / "AGENTS.md").read_text() == (lab / "notebooks" / "AGENTS.md").read_text() == text
     for word in ("prediction", "hint", "`notebooks/solutions`", "`lessons`", "doctor"):
-        assert word in told
+        assert word in text
 
 
 def test_checksums_hold_for_the_archive_and_each_file(archive, lab):
     assert hashlib.sha256(archive.read_bytes()).hexdigest() in Path(f"{archive}.sha256").read_text()
     lines = (lab / "SHA256SUMS").read_text().splitlines()
-    found = {str(path.relative_to(lab)) for path in lab.rglob("*") if path.is_file()}
-    assert {line.split("  ", 1)[1] for line in lines} == found - {"SHA256SUMS"}
+    files = {str(path.relative_to(lab)) for path in lab.rglob("*") if path.is_file()}
+    assert {line.split("  ", 1)[1] for line in lines} == files - {"SHA256SUMS"}
     for line in lines:
         digest, name = line.split("  ", 1)
         assert hashlib.sha256((lab / name).read_bytes()).hexdigest() == digest, name

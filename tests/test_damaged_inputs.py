@@ -51,15 +51,15 @@ def damaged(good: bytes, draw: random.Random) -> bytes:
 
 def record(home: Path) -> tuple[Path, Callable[[], None]]:
     """Write a good record, and return its file and what reads it."""
-    about = {
+    fields = {
         "rows": 1437,
         "seed": 3,
         "versions": {"torch": "2"},
         "config": {"lr": 0.1, "model": {"width": 8}},
     }
-    about |= {"seconds": {"start": 2.5, "training": 5.5}, "seconds_per_epoch": [3.0, 2.5]}
+    fields |= {"seconds": {"start": 2.5, "training": 5.5}, "seconds_per_epoch": [3.0, 2.5]}
     history = [{"epoch": 0, "loss": 0.3}, {"epoch": 1, "loss": 0.14}]
-    path = records.write(home, history=history, metrics={"loss": 0.14}, **about) / FILE_NAME
+    path = records.write(home, history=history, metrics={"loss": 0.14}, **fields) / FILE_NAME
 
     def read():
         str(runs.table(home=home))

@@ -30,7 +30,7 @@ def requirements(project) -> list[Requirement]:
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *(line for extra in extras.values() for line in extra)]
     asked = map(Requirement, lines)
-    return [one for one in asked if not one.marker or one.marker.evaluate()]
+    return [requirement for requirement in asked if not requirement.marker or requirement.marker.evaluate()]
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ def test_an_assignment_has_what_nbgrader_asks_for(source, course):
     marked = {cell.metadata.nbgrader.grade_id: cell for cell in made.cells if "nbgrader" in cell.metadata}
     assert len(marked) == sum("nbgrader" in cell.metadata for cell in made.cells)
     number = lesson.number(source)
-    wanted = [one.id for each in lessons() if each.number == number for one in each.exercises]
+    wanted = [exercise.id for each in lessons() if each.number == number for exercise in each.exercises]
     # In the order of the lesson, which its checks need not have.
     assert sorted(marked) == sorted(name for id in wanted for name in (f"{id}-answer", id))
     for name, cell in marked.items():
@@ -94,7 +94,7 @@ def test_each_learner_gets_a_row_and_a_broken_file_says_what_is_wrong(collected,
     out = capsys.readouterr().out
     rows = {row["learner"]: row for row in csv.DictReader(io.StringIO(out))}
     assert len(rows) == 12
-    exercises = {one.id for each in lessons() for one in each.exercises}
+    exercises = {exercise.id for each in lessons() for exercise in each.exercises}
     assert exercises < rows["anna"].keys()
     anna = rows["anna"]
     assert (anna["00-1"], anna["03-2"], anna["00-3"]) == ("1", "1", "0")

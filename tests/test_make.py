@@ -124,9 +124,9 @@ def test_every_target_is_listed(make):
 
 
 @pytest.mark.parametrize(
-    "uv, said", [(True, "uv venv --seed --python 3.12 .venv"), (False, "fix: install uv")]
+    "uv, message", [(True, "uv venv --seed --python 3.12 .venv"), (False, "fix: install uv")]
 )
-def test_without_a_python_that_fits_uv_makes_one_or_is_named_first(make, tmp_path, uv, said):
+def test_without_a_python_that_fits_uv_makes_one_or_is_named_first(make, tmp_path, uv, message):
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("sh", "id", "echo", "rm"):
@@ -141,5 +141,5 @@ def test_without_a_python_that_fits_uv_makes_one_or_is_named_first(make, tmp_pat
     done = subprocess.run(
         command, cwd=tmp_path, env={"PATH": str(tools)}, capture_output=True, text=True, timeout=60
     )
-    assert said in done.stdout
+    assert message in done.stdout
     assert (done.returncode == 0) == uv

@@ -109,7 +109,9 @@ def test_runs_to_its_end(run):
 @pytest.mark.notebook
 def test_solutions_are_solutions_and_nothing_else_is(run):
     number = lesson.number(run.notebook)
-    ids = {one.id for each in exercises.lessons() if each.number == number for one in each.exercises}
+    ids = {
+        exercise.id for each in exercises.lessons() if each.number == number for exercise in each.exercises
+    }
     sources = "\n".join(cell.source for cell in run.result.nb.cells)
     asked = set(re.findall(r'^check\("([^"]+)"', sources, re.MULTILINE))
     assert (len(asked) >= 2) == run.has_exercises and asked == ids
@@ -149,10 +151,10 @@ def test_leaves_no_process(run):
 @pytest.mark.notebook
 def test_what_a_lesson_trains_is_good(run):
     """The model that a lesson takes from the store, tested on held-out digits."""
-    said = re.findall(r"accuracy on (\d+) test images: ([\d.]+)", run.outputs)
+    accuracies = re.findall(r"accuracy on (\d+) test images: ([\d.]+)", run.outputs)
     # Other processors round in other ways: here they come to 0.953 and more.
     wanted = {"03b": (360, 0.93), "04": (360, 0.9), "05": (360, 0.93), "06": (2000, 0.88)}
     rows, least = wanted.get(lesson.number(run.notebook), (0, 0.0))
     if rows:
-        assert [int(count) for count, _ in said] == [rows]
-        assert float(said[0][1]) >= least
+        assert [int(count) for count, _ in accuracies] == [rows]
+        assert float(accuracies[0][1]) >= least

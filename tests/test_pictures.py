@@ -20,7 +20,7 @@ def test_a_picture(path):
     for box in root.iter(f"{SVG}rect"):
         x, y = float(box.get("x", 0)), float(box.get("y", 0))
         assert x + float(box.get("width")) <= width and y + float(box.get("height")) <= height
-    assert all(0 < float(one.get("y")) < height for one in root.iter(f"{SVG}text"))
+    assert all(0 < float(text.get("y")) < height for text in root.iter(f"{SVG}text"))
     assert len(root.findtext(f"{SVG}title")) > 10 and len(root.findtext(f"{SVG}desc")) > 100
     # Each kind of box and line has a colour for dark backgrounds too.
     light, _, dark = root.findtext(f"{SVG}style").partition("@media (prefers-color-scheme:dark)")

@@ -77,9 +77,9 @@ def test_a_late_failure_of_one_rank_prints_no_accuracy(tmp_path):
 
 
 def _processes(mark: str) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get("PLAIN_TEST") == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes

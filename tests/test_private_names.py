@@ -158,15 +158,15 @@ def test_is_still_there(name):
 def test_ray_datas_operators_still_measure(measure):
     name = "ray.data._internal.execution.interfaces.op_runtime_metrics:OpRuntimeMetrics"
     metrics = pkgutil.resolve_name(name)
-    known = {*metrics.__dataclass_fields__, *dir(metrics)}
-    assert measure in known, gone(f"{name}.{measure}", "labkit/_ray.py", "a column of DataPanel")
+    names = {*metrics.__dataclass_fields__, *dir(metrics)}
+    assert measure in names, gone(f"{name}.{measure}", "labkit/_ray.py", "a column of DataPanel")
 
 
 @pytest.mark.parametrize("path", TEXTS)
 def test_a_text_is_still_in_rays_files(path):
     file = Path(ray.__file__).parent / path
-    found = file.is_file() and TEXTS[path].encode() in file.read_bytes()
-    assert found, gone(f"ray.{path}: {TEXTS[path]!r}", "labkit/cluster", "a check before ray.init()")
+    there = file.is_file() and TEXTS[path].encode() in file.read_bytes()
+    assert there, gone(f"ray.{path}: {TEXTS[path]!r}", "labkit/cluster", "a check before ray.init()")
 
 
 @pytest.mark.parametrize(("path", "phrase"), PHRASES)
@@ -174,16 +174,16 @@ def test_a_phrase_is_still_in_rays_files(path, phrase):
     file, lost = PHRASES[path, phrase]
     source = Path(ray.__file__).parent / path
     with source.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        found = content.find(phrase.encode()) >= 0
-    assert found, gone(f"ray.{path}: {phrase!r}", file, lost)
+        there = content.find(phrase.encode()) >= 0
+    assert there, gone(f"ray.{path}: {phrase!r}", file, lost)
 
 
 @pytest.mark.parametrize("name", connection.FORKED)
 def test_rays_core_still_has_the_setting(name):
     library = Path(ray.__file__).parent / "_raylet.so"
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        found = content.find(name.removeprefix("RAY_").encode()) >= 0
-    assert found, gone(name, "labkit/cluster/connection.py", "speed of a start")
+        there = content.find(name.removeprefix("RAY_").encode()) >= 0
+    assert there, gone(name, "labkit/cluster/connection.py", "speed of a start")
 
 
 def test_tune_still_has_what_only_its_objects_show(tmp_path):

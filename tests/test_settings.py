@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_every_variable_is_read_and_blank_ones_are_defaults(tmp_path):
-    given = {
+    examples = {
         "small": ("1", True),
         "dataset": (" MNIST ", "mnist"),
         "home": (str(tmp_path), tmp_path),
@@ -29,9 +29,9 @@ def test_every_variable_is_read_and_blank_ones_are_defaults(tmp_path):
         "s3_access_key": ("key", "key"),
         "s3_secret_key": ("secret", "secret"),
     }
-    settings = Settings.from_env({VARIABLES[name]: text for name, (text, _) in given.items()})
-    assert settings == Settings(**{name: value for name, (_, value) in given.items()})
-    assert given.keys() == VARIABLES.keys() == Settings.__dataclass_fields__.keys()
+    settings = Settings.from_env({VARIABLES[name]: text for name, (text, _) in examples.items()})
+    assert settings == Settings(**{name: value for name, (_, value) in examples.items()})
+    assert examples.keys() == VARIABLES.keys() == Settings.__dataclass_fields__.keys()
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert [name for name in VARIABLES.values() if f"`{name}`" not in page] == []
     default = Settings.from_env({})

@@ -47,8 +47,8 @@ def read(page: str, folder: Path) -> list[Subject]:
             continue
         text, calls, places = cells
         links = re.findall(r"\[((?:[^\]`]|`[^`]*`)+)\]\(([^)]+)\)", places)
-        found = tuple((title, (folder / path).resolve()) for title, path in links)
-        subjects.append(Subject(text, tuple(re.findall(r"`([^`]+)`", calls)), found))
+        targets = tuple((title, (folder / path).resolve()) for title, path in links)
+        subjects.append(Subject(text, tuple(re.findall(r"`([^`]+)`", calls)), targets))
     return subjects
 
 

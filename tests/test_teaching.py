@@ -50,9 +50,9 @@ def test_a_page_says_what_each_section_is_for(number):
 
 def test_a_page_has_every_exercise_of_its_lesson(number):
     headings = re.compile(r"(?m)^### (?:Exercise )?(\d\d[bc]?-\d)(?: ★+)?( · .+)$")
-    in_lesson = [found for cell in CELLS[number] for found in headings.findall(cell.source)]
+    in_lesson = [heading for cell in CELLS[number] for heading in headings.findall(cell.source)]
     assert sorted(headings.findall(page(number))) == sorted(in_lesson)
-    ids = [one.id for found in registry.lessons() if found.number == number for one in found.exercises]
+    ids = [exercise.id for each in registry.lessons() if each.number == number for exercise in each.exercises]
     assert sorted(id for id, _ in in_lesson) == sorted(ids)
 
 
@@ -73,9 +73,9 @@ def test_a_plan_adds_up_and_leaves_time_for_each_core():
     lengths = {name: int(re.search(r"(\d+) minutes", name)[1]) for name in plans}
     assert len(plans) >= 4
     assert {name: sum(int(minutes) for minutes, _ in plan) for name, plan in plans.items()} == lengths
-    for minutes, what in (row for plan in plans.values() for row in plan):
-        for number in re.findall(r"\[(\d\d[bc]?)\]\(\d\d[bc]?\.md\), core", what):
-            assert int(minutes) >= lesson.minutes(CELLS[number]), what
+    for minutes, topic in (row for plan in plans.values() for row in plan):
+        for number in re.findall(r"\[(\d\d[bc]?)\]\(\d\d[bc]?\.md\), core", topic):
+            assert int(minutes) >= lesson.minutes(CELLS[number]), topic
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.md")), ids=lambda path: path.stem)

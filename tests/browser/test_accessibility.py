@@ -92,8 +92,8 @@ def test_it_can_be_read_and_nothing_of_a_hostile_text_runs(chromium, tmp_path):
     ARTEFACTS.mkdir(exist_ok=True)
     parts = [f"<h2>{name}</h2>{'<br>'.join(map(str, html))}" for name, html in shown().items()]
     with browser(chromium) as page:
-        said = []
-        page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+        dialogs = []
+        page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
         for theme, css in THEMES.items():
             colours = Path(sys.prefix, css).read_text() if css else ""
             ground = (
@@ -107,6 +107,6 @@ def test_it_can_be_read_and_nothing_of_a_hostile_text_runs(chromium, tmp_path):
             )
             page.goto(path.as_uri())
             page.screenshot(path=ARTEFACTS / f"all-{theme}.png", full_page=True)
-            assert page.evaluate("() => window.evil") is None and said == []
+            assert page.evaluate("() => window.evil") is None and dialogs == []
             assert page.locator("img[src=x]").count() == 0
             accessible(page)

@@ -17,13 +17,13 @@ def deck(tmp_path_factory):
 
 
 def test_a_deck_asks_for_nothing_from_outside_and_each_slide_fits(deck, chromium):
-    asked, said, shown = [], [], []
+    asked, errors, shown = [], [], []
     with browser(chromium) as page:
         page.set_viewport_size({"width": 1280, "height": 720})
         page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("requestfailed", lambda request: said.append(f"{request.url} failed"))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("requestfailed", lambda request: errors.append(f"{request.url} failed"))
         page.goto(deck.as_uri(), wait_until="networkidle")
         page.wait_for_function("() => window.Reveal?.isReady()")
         for _ in range(page.evaluate("() => Reveal.getTotalSlides()")):
@@ -37,7 +37,7 @@ def test_a_deck_asks_for_nothing_from_outside_and_each_slide_fits(deck, chromium
         broken = page.evaluate("() => [...document.images].filter(one => !one.naturalWidth).length")
         notes = page.locator("aside.notes").all_text_contents()
     assert [url for url in asked if not url.startswith((deck.parent.as_uri(), "data:"))] == []
-    assert (said, broken) == ([], 0)
+    assert (errors, broken) == ([], 0)
     together = "\n".join(shown)
     assert shown[0].startswith("03 · Your loop on two workers")
     assert "Exercise 03-4" in together and "Predict." in together and shown[-1].startswith("Key points")

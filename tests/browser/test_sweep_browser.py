@@ -56,9 +56,9 @@ def opened(chromium, home, tmp_path_factory):
     short, endless = FIT.replace("SAMPLES", "1"), FIT.replace("SAMPLES", "500")
     write_notebook(folder / "sweep.ipynb", SETUP, short, endless, "6 * 7")
     with served(folder) as address, browser(chromium) as page:
-        one = NotebookPage(page, address.format("sweep.ipynb"))
-        one.run(0)
-        yield one, folder / "sweep.ipynb"
+        page_of_sweep = NotebookPage(page, address.format("sweep.ipynb"))
+        page_of_sweep.run(0)
+        yield page_of_sweep, folder / "sweep.ipynb"
     supervision.stop(home)
 
 

@@ -48,6 +48,6 @@ def test_a_worker_is_killed_and_the_panel_shows_how_the_run_goes_on(home, folder
     film.save(ARTEFACTS / "panel.webp")
     (ARTEFACTS / "panel.png").write_bytes(film.latest)
     assert len(film) >= 8
-    assert any("epoch 3" in one for one in seen) and "finished" in summary, seen
+    assert any("epoch 3" in text for text in seen) and "finished" in summary, seen
     assert "started again 1 ×" in summary, summary
     assert float(compared.split("weight: ")[-1].split()[0]) < 1e-5

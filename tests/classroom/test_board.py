@@ -125,6 +125,6 @@ def test_a_file_of_a_stranger_is_named_and_the_others_stay(place, kind, why):
     (place / "notes.txt").write_text("x")  # no file of a learner, and none that is named
     spoil(place / STRANGER, kind)
     text = page(place)
-    ((name, said),) = rows(text, "Files that are not read")
-    assert name == STRANGER and said and why in said
+    ((name, reason),) = rows(text, "Files that are not read")
+    assert name == STRANGER and reason and why in reason
     assert [row[0] for row in rows(text, "Exercises")] == ["ann", "bob", "solved by"]

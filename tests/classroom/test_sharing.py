@@ -148,9 +148,9 @@ os._exit(0)  # killed: nothing is cleared up
 
 
 def test_in_a_notebook(place, home, tmp_path):
-    told = {"run_id": "a", "engine": "x", "state": "finished", "started_at": datetime.now(UTC).isoformat()}
+    fields = {"run_id": "a", "engine": "x", "state": "finished", "started_at": datetime.now(UTC).isoformat()}
     for name, rate in (("03-torch", 150.0), ("my-secret", 1.0)):
-        RunRecord(name=name, workers=2, rows_per_second=rate, **told).write(home / "runs" / name / "a")
+        RunRecord(name=name, workers=2, rows_per_second=rate, **fields).write(home / "runs" / name / "a")
     code = tmp_path / "cells.py"
     code.write_text(NOTEBOOK)
     (tmp_path / "select.py").write_text("raise SystemExit('a file of the learner')")
@@ -158,6 +158,6 @@ def test_in_a_notebook(place, home, tmp_path):
     command = [sys.executable, "-P", str(code), str(place)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = done.stdout.partition("gone")[2].split()
-    assert said[:-1] == ["03-b", "·", "you", "say", "2", "fine"]
-    until(lambda: not runs(int(said[-1])))  # the process that shares ends with its kernel
+    printed = done.stdout.partition("gone")[2].split()
+    assert printed[:-1] == ["03-b", "·", "you", "say", "2", "fine"]
+    until(lambda: not runs(int(printed[-1])))  # the process that shares ends with its kernel

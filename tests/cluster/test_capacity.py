@@ -10,33 +10,36 @@ from labkit.cluster.capacity import (
     words_on_a_wait,
 )
 from labkit.errors import NoRoom
-from tables import table
 
 
 def node(cpus, name="head", labels=(), accelerators=(), **resources):
-    about = {"labels": dict(labels), "accelerators": frozenset(accelerators)}
+    more = {"labels": dict(labels), "accelerators": frozenset(accelerators)}
     resources = {"CPU": float(cpus), **resources}
-    return Node(name, name, alive=True, resources=resources, address="127.0.0.1", **about)
+    return Node(name, name, alive=True, resources=resources, address="127.0.0.1", **more)
 
 
-FITS = """
-  [node(3)], {"workers": 2, "data": True} => a CPU is left for Ray Data
-  [node(1), node(1)], {"workers": 2} => one on each node
-  [node(0.3)], {"workers": 3, "each": {"CPU": 0.1}} => to a computer, 0.1 + 0.1 + 0.1 > 0.3
-  [node(8, GPU=2)], {"workers": 2, "each": {"CPU": 1, "GPU": 1}, "data": True} => two GPUs
-  [node(4, GPU=1)], {"workers": 1, "each": {"CPU": 0, "GPU": 1}} => only a GPU
-  [node(4, memory=9e9)], {"workers": 2, "each": {"CPU": 1, "memory": 4e9}} => memory
-  [node(4, cpu=2)], {"workers": 2, "each": {"cpu": 1}} => a custom resource
-  [node(4, accelerators=["T4"])], {"workers": 2, "each": {"CPU": 1, "accelerator_type:T4": 0.001}} => a T4
-  [node(1), node(1)], {"workers": 2, "strategy": "STRICT_SPREAD"} => two nodes
-  [node(2), node(1)], {"workers": 2, "strategy": "STRICT_PACK"} => one node
-  [node(2, labels={"zone": "a"}), node(2)], {"workers": 2, "labels": [{"zone": "a"}]} => a label
-  [node(2, labels={"zone": "a"})], {"workers": 1, "labels": [{"zone": "in(a, b)"}]} => one of two labels
-  [node(2, labels={"zone": "a"})], {"workers": 1, "labels": [{"zone": "!b"}]} => not another label
-"""
+FITS = [
+    ([node(3)], {"workers": 2, "data": True}, "a CPU is left for Ray Data"),
+    ([node(1), node(1)], {"workers": 2}, "one on each node"),
+    ([node(0.3)], {"workers": 3, "each": {"CPU": 0.1}}, "to a computer, 0.1 + 0.1 + 0.1 > 0.3"),
+    ([node(8, GPU=2)], {"workers": 2, "each": {"CPU": 1, "GPU": 1}, "data": True}, "two GPUs"),
+    ([node(4, GPU=1)], {"workers": 1, "each": {"CPU": 0, "GPU": 1}}, "only a GPU"),
+    ([node(4, memory=9e9)], {"workers": 2, "each": {"CPU": 1, "memory": 4e9}}, "memory"),
+    ([node(4, cpu=2)], {"workers": 2, "each": {"cpu": 1}}, "a custom resource"),
+    (
+        [node(4, accelerators=["T4"])],
+        {"workers": 2, "each": {"CPU": 1, "accelerator_type:T4": 0.001}},
+        "a T4",
+    ),
+    ([node(1), node(1)], {"workers": 2, "strategy": "STRICT_SPREAD"}, "two nodes"),
+    ([node(2), node(1)], {"workers": 2, "strategy": "STRICT_PACK"}, "one node"),
+    ([node(2, labels={"zone": "a"}), node(2)], {"workers": 2, "labels": [{"zone": "a"}]}, "a label"),
+    ([node(2, labels={"zone": "a"})], {"workers": 1, "labels": [{"zone": "in(a, b)"}]}, "one of two labels"),
+    ([node(2, labels={"zone": "a"})], {"workers": 1, "labels": [{"zone": "!b"}]}, "not another label"),
+]
 
 
-@pytest.mark.parametrize("nodes, wanted, why", table(FITS, globals()))
+@pytest.mark.parametrize("nodes, wanted, why", FITS)
 def test_what_fits_is_let_through(nodes, wanted, why):
     check_worker_capacity(nodes, **{"each": {"CPU": 1}, **wanted})
 
@@ -44,49 +47,72 @@ def test_what_fits_is_let_through(nodes, wanted, why):
 T4 = {"CPU": 1, "accelerator_type:T4": 0.001}
 
 
-NEVER = """
-  [node(2)], {"workers": 3} => room for 2 => num_workers=2
-  # three CPUs in all, and no node where a worker of two would fit twice
-  [node(2), node(1, "node-2")], {"each": {"CPU": 2}}
-    => room for 1 of them (head 2 CPU, node-2 1 CPU) => lab.add_node
-  [node(8, GPU=1)], {"each": {"CPU": 1, "GPU": 1}}
-    => room for 1 of them (head 8 CPU 1 GPU) => lab.add_node
-  [node(2)], {"data": True} => 2 of 2 CPUs => one worker fewer
-  [], {"workers": 1} => room for 0 => lab.add_node
-  [node(3, memory=21e9)], {"each": {"CPU": 1, "memory": 640e9}}
-    => room for 0 of them (head 3 CPU 21 GB memory)
-    => ask for less per worker
-  [node(3)], {"each": {"cpu": 1}}
-    => no node has the resource 'cpu', and Ray's own is spelled 'CPU'
-    => {'CPU': 1} in place of {'cpu': 1}
-  [node(3)], {"each": {"CPU": 1, "Memory": 4e9}}
-    => spelled 'memory'
-    => {'memory': 4e+09} in place of
-  [node(3)], {"each": {"CPU": 1, "disk": 1}}
-    => head 3 CPU 0 disk
-    => resources={'disk': …})
-  [node(3)], {"each": T4}
-    => head 3 CPU without a T4
-    => a cluster that has a T4
-  [node(3, accelerators=["T4"]), node(3, "node-2")], {"each": T4, "workers": 4}
-    => room for 3 of them (head 3 CPU with a T4, node-2 3 CPU without a T4)
-    => num_workers=3
-  [node(3)], {"strategy": "STRICT_SPREAD"}
-    => room for 1 of them, because STRICT_SPREAD puts each on a node of its own and there is one
-    => placement_strategy="SPREAD", or num_workers=1, or lab.add_node(cpus=…)
-  [node(1), node(1, "node-2")], {"strategy": "STRICT_PACK"}
-    => room for 1 of them, because STRICT_PACK puts all of them on one node
-    => placement_strategy="PACK", or num_workers=1
-  [node(2, labels={"zone": "a"}), node(2, "node-2")], {"labels": [{"zone": "b"}] * 2}
-    => labels {'zone': 'b'}, and none has them (head {'zone': 'a'}, node-2 {'zone': None})
-    => leave label_selector out
-  [node(1, labels={"zone": "a"}), node(9, "node-2")], {"labels": [{"zone": "a"}] * 2}
-    => room for 1 of them (head 1 CPU)
-    => num_workers=1
-"""
+NEVER = [
+    ([node(2)], {"workers": 3}, "room for 2", "num_workers=2"),
+    # three CPUs in all, and no node where a worker of two would fit twice
+    (
+        [node(2), node(1, "node-2")],
+        {"each": {"CPU": 2}},
+        "room for 1 of them (head 2 CPU, node-2 1 CPU)",
+        "lab.add_node",
+    ),
+    (
+        [node(8, GPU=1)],
+        {"each": {"CPU": 1, "GPU": 1}},
+        "room for 1 of them (head 8 CPU 1 GPU)",
+        "lab.add_node",
+    ),
+    ([node(2)], {"data": True}, "2 of 2 CPUs", "one worker fewer"),
+    ([], {"workers": 1}, "room for 0", "lab.add_node"),
+    (
+        [node(3, memory=21e9)],
+        {"each": {"CPU": 1, "memory": 640e9}},
+        "room for 0 of them (head 3 CPU 21 GB memory)",
+        "ask for less per worker",
+    ),
+    (
+        [node(3)],
+        {"each": {"cpu": 1}},
+        "no node has the resource 'cpu', and Ray's own is spelled 'CPU'",
+        "{'CPU': 1} in place of {'cpu': 1}",
+    ),
+    ([node(3)], {"each": {"CPU": 1, "Memory": 4e9}}, "spelled 'memory'", "{'memory': 4e+09} in place of"),
+    ([node(3)], {"each": {"CPU": 1, "disk": 1}}, "head 3 CPU 0 disk", "resources={'disk': …})"),
+    ([node(3)], {"each": T4}, "head 3 CPU without a T4", "a cluster that has a T4"),
+    (
+        [node(3, accelerators=["T4"]), node(3, "node-2")],
+        {"each": T4, "workers": 4},
+        "room for 3 of them (head 3 CPU with a T4, node-2 3 CPU without a T4)",
+        "num_workers=3",
+    ),
+    (
+        [node(3)],
+        {"strategy": "STRICT_SPREAD"},
+        "room for 1 of them, because STRICT_SPREAD puts each on a node of its own and there is one",
+        'placement_strategy="SPREAD", or num_workers=1, or lab.add_node(cpus=…)',
+    ),
+    (
+        [node(1), node(1, "node-2")],
+        {"strategy": "STRICT_PACK"},
+        "room for 1 of them, because STRICT_PACK puts all of them on one node",
+        'placement_strategy="PACK", or num_workers=1',
+    ),
+    (
+        [node(2, labels={"zone": "a"}), node(2, "node-2")],
+        {"labels": [{"zone": "b"}] * 2},
+        "labels {'zone': 'b'}, and none has them (head {'zone': 'a'}, node-2 {'zone': None})",
+        "leave label_selector out",
+    ),
+    (
+        [node(1, labels={"zone": "a"}), node(9, "node-2")],
+        {"labels": [{"zone": "a"}] * 2},
+        "room for 1 of them (head 1 CPU)",
+        "num_workers=1",
+    ),
+]
 
 
-@pytest.mark.parametrize("nodes, wanted, fact, fix", table(NEVER, globals()))
+@pytest.mark.parametrize("nodes, wanted, fact, fix", NEVER)
 def test_what_no_node_can_ever_give_is_refused_in_words(nodes, wanted, fact, fix):
     wanted = {"each": {"CPU": 1}, "workers": 2, **wanted}
     with pytest.raises(NoRoom) as refused:
@@ -96,17 +122,17 @@ def test_what_no_node_can_ever_give_is_refused_in_words(nodes, wanted, fact, fix
         check_worker_capacity(nodes, ours=False, **wanted)
 
 
-TRIALS = """
-  [{"CPU": 1}, {"CPU": 1}, {"CPU": 1}], "STRICT_SPREAD" => each needs 3 nodes
-  [{"CPU": 3}, {"CPU": 2}], "STRICT_PACK" => each needs 5 CPU of one node
-  [{"CPU": 1, "memory": 64e9}], "PACK" => each needs 1 CPU and 64 GB memory of one node
-  [{"cpu": 1}], "PACK" => spelled 'CPU'
-  [T4], "PACK" => an accelerator of type T4 of one node
-  [{"CPU": 4}, {"CPU": 4}], "PACK" => all nodes together have less
-"""
+TRIALS = [
+    ([{"CPU": 1}, {"CPU": 1}, {"CPU": 1}], "STRICT_SPREAD", "each needs 3 nodes"),
+    ([{"CPU": 3}, {"CPU": 2}], "STRICT_PACK", "each needs 5 CPU of one node"),
+    ([{"CPU": 1, "memory": 64e9}], "PACK", "each needs 1 CPU and 64 GB memory of one node"),
+    ([{"cpu": 1}], "PACK", "spelled 'CPU'"),
+    ([T4], "PACK", "an accelerator of type T4 of one node"),
+    ([{"CPU": 4}, {"CPU": 4}], "PACK", "all nodes together have less"),
+]
 
 
-@pytest.mark.parametrize("bundles, strategy, fact", table(TRIALS, globals()))
+@pytest.mark.parametrize("bundles, strategy, fact", TRIALS)
 def test_trials_that_never_fit_are_refused_in_words(bundles, strategy, fact):
     nodes = [node(4, memory=8e9), node(3, "node-2", memory=8e9)]
     with pytest.raises(NoRoom, match="start trials") as refused:
@@ -114,16 +140,16 @@ def test_trials_that_never_fit_are_refused_in_words(bundles, strategy, fact):
     assert fact in refused.value.fact
 
 
-WAITS = """
-  [{"CPU": 1}] * 4, "PACK" => 4 CPU (3 of 3 free): ask for less, end what holds the rest
-  [{"CPU": 1}] * 2, "STRICT_SPREAD" => 2 CPU (3 of 3 free) on 2 different nodes (STRICT_SPREAD): place
-  [{"CPU": 1}] * 2, "STRICT_PACK" => on one node (STRICT_PACK): placement_strategy="PACK"
-  [{"CPU": 1, "memory": 640e9}], "PACK" => 1 CPU (3 of 3 free) and 640 GB memory (21 GB of 21 GB free)
-  [T4], "PACK" => an accelerator of type T4 (no node has one)
-"""
+WAITS = [
+    ([{"CPU": 1}] * 4, "PACK", "4 CPU (3 of 3 free): ask for less, end what holds the rest"),
+    ([{"CPU": 1}] * 2, "STRICT_SPREAD", "2 CPU (3 of 3 free) on 2 different nodes (STRICT_SPREAD): place"),
+    ([{"CPU": 1}] * 2, "STRICT_PACK", 'on one node (STRICT_PACK): placement_strategy="PACK"'),
+    ([{"CPU": 1, "memory": 640e9}], "PACK", "1 CPU (3 of 3 free) and 640 GB memory (21 GB of 21 GB free)"),
+    ([T4], "PACK", "an accelerator of type T4 (no node has one)"),
+]
 
 
-@pytest.mark.parametrize("bundles, strategy, words", table(WAITS, globals()))
+@pytest.mark.parametrize("bundles, strategy, words", WAITS)
 def test_what_is_waited_for_has_units_and_a_word_for_its_strategy(bundles, strategy, words):
     there = {"CPU": 3.0, "memory": 21e9}
     assert words in words_on_a_wait(bundles, strategy, there, there)
@@ -151,21 +177,24 @@ def test_a_task_that_some_node_can_run(options):
     check_task_fits(NODES, options, attempt="run validations")
 
 
-TASKS = """
-  {"num_cpus": 5}, "each needs 5 CPU of one node" => lab.add_node(cpus=…)
-  {"num_gpus": 1, "resources": {"validation": 1}}, "1 CPU and 1 GPU and 1 validation of one node"
-    => lab.add_node(cpus=…, resources={'validation': …})
-  {"num_cpus": 0, "resources": {"disk": 0.5}}, "head 0 disk, node-2 0 disk" => {'disk': …})
-  {"memory": 64e9}, "each needs 1 CPU and 64 GB memory of one node" => ask for less
-  {"accelerator_type": "T4"}, "head 2 CPU without a T4" => a cluster that has a T4
-  {"num_cpus": 3, "label_selector": {"ray.io/accelerator-type": "L4"}}, "(head 2 CPU)" => (cpus=…)
-  {"label_selector": {"zone": "b"}}, "the labels {'zone': 'b'}" => a cluster with such a node
-"""
+TASKS = [
+    ({"num_cpus": 5}, "each needs 5 CPU of one node", "lab.add_node(cpus=…)"),
+    (
+        {"num_gpus": 1, "resources": {"validation": 1}},
+        "1 CPU and 1 GPU and 1 validation of one node",
+        "lab.add_node(cpus=…, resources={'validation': …})",
+    ),
+    ({"num_cpus": 0, "resources": {"disk": 0.5}}, "head 0 disk, node-2 0 disk", "{'disk': …})"),
+    ({"memory": 64e9}, "each needs 1 CPU and 64 GB memory of one node", "ask for less"),
+    ({"accelerator_type": "T4"}, "head 2 CPU without a T4", "a cluster that has a T4"),
+    ({"num_cpus": 3, "label_selector": {"ray.io/accelerator-type": "L4"}}, "(head 2 CPU)", "(cpus=…)"),
+    ({"label_selector": {"zone": "b"}}, "the labels {'zone': 'b'}", "a cluster with such a node"),
+]
 
 
-@pytest.mark.parametrize("options, said, fix", table(TASKS, globals()))
-def test_a_task_that_no_node_can_ever_run(options, said, fix):
+@pytest.mark.parametrize("options, fact, fix", TASKS)
+def test_a_task_that_no_node_can_ever_run(options, fact, fix):
     with pytest.raises(NoRoom, match="run validations") as refused:
         check_task_fits(NODES, options, attempt="run validations")
-    assert said in refused.value.fact and "wait forever" in refused.value.fact
+    assert fact in refused.value.fact and "wait forever" in refused.value.fact
     assert refused.value.fix.endswith(fix)

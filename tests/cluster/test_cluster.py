@@ -48,11 +48,11 @@ def members(home):
 
 def programs(home):
     """The names of all programs of the cluster that run; some run for moments only."""
-    found = set()
+    names = set()
     for process in members(home):
         with contextlib.suppress(psutil.Error):
-            found.add(process.name())
-    return found
+            names.add(process.name())
+    return names
 
 
 def roles(home):
@@ -76,12 +76,12 @@ def test_an_interrupted_start_leaves_nothing(home):
         process.stdout.readline()
         until(lambda: "raylet" in programs(home))
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=300)[1]
+        errors = process.communicate(timeout=300)[1]
     finally:
         process.kill()
     assert process.returncode != 0
-    assert said.splitlines()[-1].endswith("stopped by you. Nothing of it is left running"), said
-    assert "Exception ignored" not in said
+    assert errors.splitlines()[-1].endswith("stopped by you. Nothing of it is left running"), errors
+    assert "Exception ignored" not in errors
     assert family.groups(home) == set()
 
 
@@ -370,15 +370,15 @@ def sockets(home):
     """(program, address, port) of each socket that a process of the lab listens on."""
     for process in members(home):
         with contextlib.suppress(psutil.NoSuchProcess):  # Ray ends workers that wait for long
-            for one in process.net_connections("inet"):
-                if one.status == psutil.CONN_LISTEN:
-                    name, address = process_info.program_name(process), one.laddr.ip
-                    yield name, address.replace("::ffff:", ""), one.laddr.port
+            for connection in process.net_connections("inet"):
+                if connection.status == psutil.CONN_LISTEN:
+                    name, address = process_info.program_name(process), connection.laddr.ip
+                    yield name, address.replace("::ffff:", ""), connection.laddr.port
 
 
 def test_every_socket_refuses_who_has_no_token(lab, home):
     ray.get(where.remote())  # a worker has one, too
-    found = set()
+    kinds = set()
     listed = list(sockets(home))
     for program, address, port in listed:
         host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(address, address)
@@ -388,18 +388,18 @@ def test_every_socket_refuses_who_has_no_token(lab, home):
             if (program, address, port) not in set(sockets(home)):
                 continue  # of a worker that Ray has ended meanwhile
             assert answers <= REFUSED and "UNAUTHENTICATED" in answers, (program, address, port, answers)
-            found.add("gRPC")
+            kinds.add("gRPC")
         elif status == 200:
             # Ray's metrics: numbers for Prometheus, open by design.
             assert http_status(host, port, "/api/jobs/", method="POST", body=b"{}") != 200
-            found.add("metrics")
+            kinds.add("metrics")
         else:
             # Ray's dashboard, on loopback; its agents, which Ray puts on the node's address.
             assert status == 401, (program, address, port, status)
             assert http_status(host, port, "/api/jobs/", method="POST", body=b"{}") == 401
             assert address == "127.0.0.1" or program.endswith("Agent"), (program, address)
-            found.add(program)
-    assert {"gRPC", "metrics", "dashboard"} <= found
+            kinds.add(program)
+    assert {"gRPC", "metrics", "dashboard"} <= kinds
 
 
 INTRUDER = """
@@ -429,8 +429,8 @@ def test_neither_the_cluster_nor_its_client_server_runs_a_strangers_code(lab, ho
 
     ways = list(product(("token", "disabled"), (lab.address, f"ray://{client[0]}:{client[1]}")))
     with ThreadPoolExecutor() as threads:
-        for way, said in zip(ways, threads.map(intrude, *zip(*ways, strict=True)), strict=True):
-            assert "came in" not in said and "refused" in said, (way, said)
+        for way, output in zip(ways, threads.map(intrude, *zip(*ways, strict=True)), strict=True):
+            assert "came in" not in output and "refused" in output, (way, output)
     assert not trace.exists()
 
 
@@ -571,8 +571,8 @@ def test_a_process_whose_cluster_was_stopped_in_a_terminal_goes_on(home):
     """Ray waits for 60 s for a head that is gone, and then ends the process."""
     done = python(STOPPED)
     # Ray's own lines on a head that is gone may come between.
-    said = [line for line in done.stdout.splitlines() if re.match("Cluster|LabError|True|False", line)]
+    lines = [line for line in done.stdout.splitlines() if re.match("Cluster|LabError|True|False", line)]
     assert done.returncode == 0 and "rpc_client" not in done.stdout, done.stdout
-    assert said[0].startswith("Cluster(") and said[1] == "True"
-    assert said[2:5] == ["LabError True"] * 3
-    assert said[-1] == "False 1"
+    assert lines[0].startswith("Cluster(") and lines[1] == "True"
+    assert lines[2:5] == ["LabError True"] * 3
+    assert lines[-1] == "False 1"

@@ -122,19 +122,19 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
         address = next(
             line.split("'")[1] for line in (tmp_path / "log").read_text().splitlines() if "--address=" in line
         )
-        given = {way: TOKEN} if way != "none" else {}
+        token = {way: TOKEN} if way != "none" else {}
         (tmp_path / ".ray").mkdir(exist_ok=True)
         (tmp_path / ".ray" / "auth_token").write_text("f" * 64)
-        done = python(CONNECT, address, HOME=str(tmp_path), LABKIT_HOME=str(home), **given)
+        done = python(CONNECT, address, HOME=str(tmp_path), LABKIT_HOME=str(home), **token)
         assert done.returncode == 0, done.stdout
-        told, _, checked = done.stdout.partition("checked\n")
+        printed, _, checked = done.stdout.partition("checked\n")
         for part in ("start True", "a task ran 1 True", "True and again", "capacity None", "may add nodes"):
-            assert part in told, told
-        assert f"{set(given) or set()}" in told.splitlines()[-1]
-        said = {finding["topic"]: finding for finding in json.loads(checked)["findings"]}
-        assert said["nodes"]["text"] == "1 of 1 answered a task", checked
-        assert "as here" in said["torch"]["text"] and "2 of 2 CPUs" in said["room"]["text"]
-        assert all(one["ok"] for one in said.values())
+            assert part in printed, printed
+        assert f"{set(token) or set()}" in printed.splitlines()[-1]
+        findings = {finding["topic"]: finding for finding in json.loads(checked)["findings"]}
+        assert findings["nodes"]["text"] == "1 of 1 answered a task", checked
+        assert "as here" in findings["torch"]["text"] and "2 of 2 CPUs" in findings["room"]["text"]
+        assert all(finding["ok"] for finding in findings.values())
     finally:
         supervision.stop(tmp_path)
 
@@ -157,9 +157,9 @@ print(ray.get(kept), cluster.current())
 def test_a_session_of_the_readers_own_is_not_ended(home, tmp_path):
     done = python(OWN, RAY_TMPDIR=str(home))
     assert done.returncode == 0, done.stdout
-    said = done.stdout.splitlines()
-    assert sum(line.startswith("True this process has a Ray session") for line in said) == 2, said
-    assert said[-1] == "kept None" and family.groups(home) == set()
+    lines = done.stdout.splitlines()
+    assert sum(line.startswith("True this process has a Ray session") for line in lines) == 2, lines
+    assert lines[-1] == "kept None" and family.groups(home) == set()
 
 
 def test_a_head_on_another_machine_that_falls_silent_is_noticed(monkeypatch):

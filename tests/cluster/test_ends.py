@@ -4,7 +4,6 @@ import pytest
 
 from labkit import cluster
 from labkit.cluster import ends
-from tables import table
 
 CLOSED = (
     "Worker unexpectedly exits with a connection error code 2. End of file. Some common causes include: (1) "
@@ -32,45 +31,51 @@ class Lab:
 @pytest.fixture
 def codes(monkeypatch):
     """By pid, what the fork server knows."""
-    known = {}
-    monkeypatch.setattr(cluster, "peek", lambda: Lab(known))
+    codes = {}
+    monkeypatch.setattr(cluster, "peek", lambda: Lab(codes))
     monkeypatch.setattr(ends, "_WAIT", 0.0)
-    return known
+    return codes
 
 
-STATUSES = """
-  3 => it exited with status 3
-  0 => it exited with status 0
-  -11 => signal 11 (SIGSEGV) ended it
-  -6 => signal 6 (SIGABRT) ended it
-  -9 => signal 9 (SIGKILL) ended it, as `kill -9` does, or the system when its memory runs out
-  -35 => signal 35 (no name) ended it
-"""
+STATUSES = [
+    (3, "it exited with status 3"),
+    (0, "it exited with status 0"),
+    (-11, "signal 11 (SIGSEGV) ended it"),
+    (-6, "signal 6 (SIGABRT) ended it"),
+    (-9, "signal 9 (SIGKILL) ended it, as `kill -9` does, or the system when its memory runs out"),
+    (-35, "signal 35 (no name) ended it"),
+]
 
 
-@pytest.mark.parametrize("code, words", table(STATUSES, globals()))
+@pytest.mark.parametrize("code, words", STATUSES)
 def test_the_fork_server_knows_a_status(codes, code, words):
     codes[12] = code
     assert ends.how_it_ended(died(CLOSED)) == words
     assert ends.how_it_ended("The worker died unexpectedly while executing this task.", 12) == words
 
 
-MESSAGES = """
-  died('Worker exits unexpectedly. Worker exits with an exit code there is no data set called films.')
-    => it exited: there is no data set called films
-  died("Worker exits unexpectedly. Worker exits with an exit code 4.") => it exited with status 4
-  died('Worker exits unexpectedly. Worker exits with an exit code 1. The process receives a SIGTERM.')
-    => it exited with status 1 (The process receives a SIGTERM)
-  died(CLOSED) => it may have crashed or been killed, and Ray doesn't know which
-  "2 worker(s) were killed due to the node running low on memory. Memory on the node …"
-    => Ray killed it, because its node was running low on memory
-  "The actor died unexpectedly because its node has died." => its node was lost
-  "The actor is dead because it was killed by `ray.kill`." => Ray says: it was killed by `ray.kill`.
-  died("Worker exits by an user request. ray.actor.exit_actor() is called.") => Ray says: Worker exits by
-"""
+MESSAGES = [
+    (
+        died("Worker exits unexpectedly. Worker exits with an exit code there is no data set called films."),
+        "it exited: there is no data set called films",
+    ),
+    (died("Worker exits unexpectedly. Worker exits with an exit code 4."), "it exited with status 4"),
+    (
+        died("Worker exits unexpectedly. Worker exits with an exit code 1. The process receives a SIGTERM."),
+        "it exited with status 1 (The process receives a SIGTERM)",
+    ),
+    (died(CLOSED), "it may have crashed or been killed, and Ray doesn't know which"),
+    (
+        "2 worker(s) were killed due to the node running low on memory. Memory on the node …",
+        "Ray killed it, because its node was running low on memory",
+    ),
+    ("The actor died unexpectedly because its node has died.", "its node was lost"),
+    ("The actor is dead because it was killed by `ray.kill`.", "Ray says: it was killed by `ray.kill`."),
+    (died("Worker exits by an user request. ray.actor.exit_actor() is called."), "Ray says: Worker exits by"),
+]
 
 
-@pytest.mark.parametrize("text, words", table(MESSAGES, globals()))
+@pytest.mark.parametrize("text, words", MESSAGES)
 def test_what_only_ray_knows(codes, text, words):
     assert ends.is_an_end(text)
     assert ends.how_it_ended(text).startswith(words)

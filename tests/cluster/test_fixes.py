@@ -7,31 +7,30 @@ import pytest
 from labkit.cluster.fixes import check_storage_path, known_fix
 from labkit.display import tracebacks
 from labkit.errors import LabError
-from tables import table
 
-FIXES = """
-  "ModuleNotFoundError: No module named 'polars'" => if polars is a package, install it
-  "No module named 'mine.models'" => register_pickle_by_value(mine)
-  "RuntimeError: Distributed package doesn't have NCCL built in" => TorchConfig(backend="gloo")
-  "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!" => backend="gloo"
-  "ValueError: trying to initialize the default process group twice!" => leave init_process_group() out
-  "AssertionError: Torch not compiled with CUDA enabled" => ray.train.torch.get_device()
-  "Unable to serialize unknown type: <class 'numpy.float32'>" => float(value) for each numpy.float32
-  "pyarrow.lib.ArrowInvalid: URI has empty scheme: 'runs'" => os.path.abspath('runs')
-  "ArrowInvalid: Unrecognized filesystem type in URI: s4://b/runs" => a URI that pyarrow knows
-  "FileNotFoundError: bucket/x.parquet" => filesystem=… or s3://bucket/x.parquet
-  "FileNotFoundError: [Errno 2] No such file or directory: 'films.csv'" => abspath('films.csv')
-  "FileNotFoundError: [Errno 2] Cannot create directory '/proc/x'. Detail: …" => in place of /proc/x
-  "'BasicVariantGenerator' object has no attribute 'searcher'" => search_alg=TuneBOHB()
-  "runtime_env['pip'] must be of type str" => correct runtime_env['pip']
-  "FileNotFoundError: [Errno 2] No such file or directory: '/data/films.csv'" => nothing
-  "1 worker(s) were killed due to the node running low on memory. …" => {'memory': BYTES}
-  "Caught unexpected exception: Failed to deserialize exception. …" => raise RuntimeError(str(error))
-  "ValueError: the loss is not a number" => nothing
-"""
+FIXES = [
+    ("ModuleNotFoundError: No module named 'polars'", "if polars is a package, install it"),
+    ("No module named 'mine.models'", "register_pickle_by_value(mine)"),
+    ("RuntimeError: Distributed package doesn't have NCCL built in", 'TorchConfig(backend="gloo")'),
+    ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", 'backend="gloo"'),
+    ("ValueError: trying to initialize the default process group twice!", "leave init_process_group() out"),
+    ("AssertionError: Torch not compiled with CUDA enabled", "ray.train.torch.get_device()"),
+    ("Unable to serialize unknown type: <class 'numpy.float32'>", "float(value) for each numpy.float32"),
+    ("pyarrow.lib.ArrowInvalid: URI has empty scheme: 'runs'", "os.path.abspath('runs')"),
+    ("ArrowInvalid: Unrecognized filesystem type in URI: s4://b/runs", "a URI that pyarrow knows"),
+    ("FileNotFoundError: bucket/x.parquet", "filesystem=… or s3://bucket/x.parquet"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: 'films.csv'", "abspath('films.csv')"),
+    ("FileNotFoundError: [Errno 2] Cannot create directory '/proc/x'. Detail: …", "in place of /proc/x"),
+    ("'BasicVariantGenerator' object has no attribute 'searcher'", "search_alg=TuneBOHB()"),
+    ("runtime_env['pip'] must be of type str", "correct runtime_env['pip']"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: '/data/films.csv'", "nothing"),
+    ("1 worker(s) were killed due to the node running low on memory. …", "{'memory': BYTES}"),
+    ("Caught unexpected exception: Failed to deserialize exception. …", "raise RuntimeError(str(error))"),
+    ("ValueError: the loss is not a number", "nothing"),
+]
 
 
-@pytest.mark.parametrize("text, fix", table(FIXES, globals()))
+@pytest.mark.parametrize("text, fix", FIXES)
 def test_a_fact_with_a_known_fix_gets_it(text, fix):
     assert fix in (known_fix(text) or "nothing")
 

@@ -18,7 +18,6 @@ from labkit.local.forkserver.server import differing_variables
 from labkit.local.preload import Preloader
 from labkit.local.variables import Changes
 from labs import runs, until
-from tables import table
 
 pytestmark = pytest.mark.slow
 
@@ -149,7 +148,7 @@ def run(started, tmp_path):
     return run
 
 
-def told(process):
+def answer_of(process):
     out, err = process.communicate("some input", timeout=200)
     assert process.returncode == 0 and out, err
     return json.loads(out)
@@ -166,18 +165,18 @@ def module(tmp_path, monkeypatch, name, code):
 def test_a_forked_worker_is_as_a_new_python_with_the_imports_done(server, run, tmp_path):
     other = run(server, SLEEP)
     assert int(other.stdout.readline())
-    about = told(run(server, TELL, "--one", "two words", RAY_ADDRESS="here"))
-    assert about["random"] != told(run(server, TELL))["random"]
+    answer = answer_of(run(server, TELL, "--one", "two words", RAY_ADDRESS="here"))
+    assert answer["random"] != answer_of(run(server, TELL))["random"]
     assert stat.S_IMODE(server.socket.stat().st_mode) == 0o600  # only this user may ask
-    assert about["parent"] == server.pid and about["loaded"]
-    assert about["argv"] == [str(tmp_path / "script.py"), "--one", "two words"]
-    assert about["name"] == "__main__" and about["path"] == about["folder"] == str(tmp_path)
-    assert about["word"] == "here" and about["input"] == "some input"
-    assert about["group"] == about["pid"]
-    assert about["nice"] == os.nice(0) + 3
-    assert about["oom"] == 1000  # Linux ends workers before the raylet
+    assert answer["parent"] == server.pid and answer["loaded"]
+    assert answer["argv"] == [str(tmp_path / "script.py"), "--one", "two words"]
+    assert answer["name"] == "__main__" and answer["path"] == answer["folder"] == str(tmp_path)
+    assert answer["word"] == "here" and answer["input"] == "some input"
+    assert answer["group"] == answer["pid"]
+    assert answer["nice"] == os.nice(0) + 3
+    assert answer["oom"] == 1000  # Linux ends workers before the raylet
     # Its client's connection, and nothing of the other worker's. A new libffi keeps its own file open.
-    others = [link for link in about["files"] if not re.search("pipe|/libffi", link)]
+    others = [link for link in answer["files"] if not re.search("pipe|/libffi", link)]
     assert [link.partition(":")[0] for link in others] == ["socket"]
     assert server.log.count("could not import no_such_module") == 1
 
@@ -185,7 +184,7 @@ def test_a_forked_worker_is_as_a_new_python_with_the_imports_done(server, run, t
 def test_a_worker_starts_although_the_folder_of_its_cluster_was_removed(server, run, tmp_path):
     (gone := tmp_path / "gone").mkdir()
     started = run(server, TELL, remove=gone)
-    assert told(started)["folder"] == "/"
+    assert answer_of(started)["folder"] == "/"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -196,7 +195,7 @@ def test_whoever_ends_the_client_ends_its_worker(server, run, number):
     process.send_signal(number)
     until(lambda: not runs(worker))
     process.wait(90)
-    assert told(run(server, TELL))["parent"] == server.pid  # the server goes on
+    assert answer_of(run(server, TELL))["parent"] == server.pid  # the server goes on
 
 
 @pytest.mark.parametrize(
@@ -216,8 +215,8 @@ def test_a_forked_worker_ends_as_python_does(server, run, end, out, error):
         f"print(os.getppid(), flush=True); atexit.register(lambda: print('atexit', end=''))\n{end}"
     )
     process = run(server, code)
-    said, complained = process.communicate(timeout=90)  # the client ends, too
-    parent, _, rest = said.partition("\n")
+    output, complained = process.communicate(timeout=90)  # the client ends, too
+    parent, _, rest = output.partition("\n")
     assert int(parent) == server.pid
     assert rest.startswith(out) and error in complained
 
@@ -239,7 +238,7 @@ print(json.dumps(threads), flush=True)
 
 def test_numpy_has_as_many_threads_as_ray_gives_the_worker(start, run, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert told(run(start("numpy").serve(), THREADS)) == [2, 2]
+    assert answer_of(run(start("numpy").serve(), THREADS)) == [2, 2]
 
 
 def test_a_worker_has_the_threads_that_the_reader_has_set(start, run, monkeypatch):
@@ -247,7 +246,7 @@ def test_a_worker_has_the_threads_that_the_reader_has_set(start, run, monkeypatc
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     node = start("numpy", "torch").serve()
     count = "import json, os, torch; print(json.dumps([torch.get_num_threads(), os.getppid()]))"
-    assert told(run(node, count)) == [3, node.pid], node.log
+    assert answer_of(run(node, count)) == [3, node.pid], node.log
 
 
 def test_a_worker_that_is_not_forked_has_what_is_handed_on(start, run):
@@ -259,8 +258,8 @@ def test_a_worker_that_is_not_forked_has_what_is_handed_on(start, run):
     tell = (
         "import json, os; print(json.dumps([os.getppid(), *map(os.environ.get, ('HF_TOKEN', 'MINE', 'A'))]))"
     )
-    assert told(run(node, tell, A="new")) == [node.pid, "secret", "new", "new"], node.log
-    parent, *values = told(run(node, tell, A="own", MINE="own"))
+    assert answer_of(run(node, tell, A="new")) == [node.pid, "secret", "new", "new"], node.log
+    parent, *values = answer_of(run(node, tell, A="own", MINE="own"))
     assert parent == os.getpid() and values == ["secret", "own", "own"], node.log
 
 
@@ -269,7 +268,7 @@ def test_a_server_has_the_environment_of_its_raylet(start, run, monkeypatch):
     node = start("wave", prepared=False)
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     node.serve()
-    assert told(run(node, TELL))["parent"] == node.pid, node.log
+    assert answer_of(run(node, TELL))["parent"] == node.pid, node.log
 
 
 @pytest.mark.parametrize(
@@ -298,8 +297,8 @@ def setup(node, script, **context):
     """The arguments with which Ray starts the program that prepares a worker, which runs `script`."""
     context = {"py_executable": " ".join(node.command), **context}
     program = Path(ray.__file__).parent / "_private" / "workers" / "setup_worker.py"
-    about = f"--serialized-runtime-env-context={json.dumps(context)}"
-    return program, [str(script), "--one", about, "--language=PYTHON"]
+    option = f"--serialized-runtime-env-context={json.dumps(context)}"
+    return program, [str(script), "--one", option, "--language=PYTHON"]
 
 
 @pytest.fixture
@@ -329,10 +328,10 @@ def test_the_fork_that_prepares_a_worker_becomes_it(start, prepare, monkeypatch,
     monkeypatch.setenv("TWO", "2")
     node = start("wave", modules=["ray"]).serve().wait_for("ready")
     process = prepare(node, TELL, env_vars={"RAY_ADDRESS": "${TWO}-here-${NOT_THERE}"})
-    about = told(process)
-    assert about["parent"] == node.pid and about["loaded"] and about["word"] == "2-here-", node.log
-    assert about["argv"] == [str(tmp_path / "script.py"), "--one"] and about["path"] == str(tmp_path)
-    forked = [pid for pid in node.exit_codes() if pid != about["pid"]]
+    answer = answer_of(process)
+    assert answer["parent"] == node.pid and answer["loaded"] and answer["word"] == "2-here-", node.log
+    assert answer["argv"] == [str(tmp_path / "script.py"), "--one"] and answer["path"] == str(tmp_path)
+    forked = [pid for pid in node.exit_codes() if pid != answer["pid"]]
     assert forked == [] and "refused" not in node.log
 
 
@@ -349,9 +348,9 @@ def test_rays_program_runs_where_its_fork_cannot_be_the_worker(start, prepare, m
     """A variable that counts at imports, another Python, or a command before it, as for a container."""
     monkeypatch.setenv("TWO", "2")
     node = start("wave", modules=["ray"]).serve().wait_for("ready")
-    about = told(prepare(node, TELL, **context))
-    assert about["argv"][1:] == ["--one"]
-    assert about["loaded"] == ("command_prefix" in context), node.log
+    answer = answer_of(prepare(node, TELL, **context))
+    assert answer["argv"][1:] == ["--one"]
+    assert answer["loaded"] == ("command_prefix" in context), node.log
     until(lambda: len(node.exit_codes()) >= 1)
 
 
@@ -369,9 +368,9 @@ def test_rays_program_runs_where_its_fork_cannot_be_the_worker(start, prepare, m
 )
 def test_what_cannot_be_served_alike_is_a_new_python(server, run, variables):
     """A node without a server; a job without one; a variable that Python reads; too long a message."""
-    about = told(run(server, TELL, "--one", **{"RAY_ADDRESS": "there"} | variables))
-    assert about["parent"] == os.getpid() and not about["loaded"], server.log
-    assert about["argv"][1:] == ["--one"] and about["word"] == "there" and about["input"] == "some input"
+    answer = answer_of(run(server, TELL, "--one", **{"RAY_ADDRESS": "there"} | variables))
+    assert answer["parent"] == os.getpid() and not answer["loaded"], server.log
+    assert answer["argv"][1:] == ["--one"] and answer["word"] == "there" and answer["input"] == "some input"
     if "PYTHONHASHSEED" in variables:
         assert "refused: it differs in PYTHONHASHSEED" in server.log
 
@@ -383,8 +382,8 @@ def test_a_server_that_dies_while_asked_leaves_a_new_python_and_its_workers(serv
     asks = psutil.Process(process.pid)
     until(lambda: asks.status() == psutil.STATUS_SLEEPING and len(os.listdir(f"/proc/{asks.pid}/fd")) > 3)
     server.kill()
-    assert told(process)["parent"] == os.getpid()
-    assert told(run(server, TELL))["parent"] == os.getpid()  # and afterwards, too
+    assert answer_of(process)["parent"] == os.getpid()
+    assert answer_of(run(server, TELL))["parent"] == os.getpid()  # and afterwards, too
     assert runs(worker)
 
 
@@ -405,7 +404,7 @@ def test_nothing_is_forked_once_an_import_has_started_a_thread_or_opened_a_gpu(
     """A lock that the thread holds would stay held in the fork, and CUDA does not work there."""
     module(tmp_path, monkeypatch, "careless", code)
     node = start("careless").serve().wait_for("ready")
-    assert told(run(node, TELL))["parent"] == os.getpid()
+    assert answer_of(run(node, TELL))["parent"] == os.getpid()
     assert f"refused: {why}" in node.log
 
 
@@ -421,23 +420,23 @@ def test_modules_with_actor_classes_draw_nothing(start, run, tmp_path, monkeypat
     """Each such class has an id; if it came from Ray's generator, forks would draw the same next ones."""
     module(tmp_path, monkeypatch, "remote", "import ray\n@ray.remote\nclass Actor: ...\n")
     node = start(modules=["ray", "remote"]).serve()
-    one, other = told(run(node, IDS)), told(run(node, IDS))
-    assert one["id"] != other["id"] and one["class"] == other["class"]
-    assert len(one["class"]) == 56 and set(one["class"]) != {"f"}
+    first, second = answer_of(run(node, IDS)), answer_of(run(node, IDS))
+    assert first["id"] != second["id"] and first["class"] == second["class"]
+    assert len(first["class"]) == 56 and set(first["class"]) != {"f"}
 
 
-VARIABLES = """
-  {"RAY_JOB_ID": "1"}, {"RAY_JOB_ID": "2"} => RAY_JOB_ID
-  {}, {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1", "RAY_ADDRESS": "a"} =>
-  {}, {"RAY_TRAIN_V2_ENABLED": "0"} => RAY_TRAIN_V2_ENABLED
-  # Ray Tune sets it for each trial
-  {}, {"PL_DISABLE_FORK": "1"} =>
-  {"PWD": "/a", "_": "b"}, {"PWD": "/b", "SHLVL": "2"} =>
-  # The lab once had a list of those that count, and it had holes.
-  {}, {"PYTORCH_JIT": "0", "KMP_AFFINITY": "none"} => KMP_AFFINITY PYTORCH_JIT
-"""
+VARIABLES = [
+    ({"RAY_JOB_ID": "1"}, {"RAY_JOB_ID": "2"}, "RAY_JOB_ID"),
+    ({}, {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1", "RAY_ADDRESS": "a"}, ""),
+    ({}, {"RAY_TRAIN_V2_ENABLED": "0"}, "RAY_TRAIN_V2_ENABLED"),
+    # Ray Tune sets it for each trial
+    ({}, {"PL_DISABLE_FORK": "1"}, ""),
+    ({"PWD": "/a", "_": "b"}, {"PWD": "/b", "SHLVL": "2"}, ""),
+    # The lab once had a list of those that count, and it had holes.
+    ({}, {"PYTORCH_JIT": "0", "KMP_AFFINITY": "none"}, "KMP_AFFINITY PYTORCH_JIT"),
+]
 
 
-@pytest.mark.parametrize("here, there, names", table(VARIABLES, globals()))
+@pytest.mark.parametrize("here, there, names", VARIABLES)
 def test_a_variable_that_differs_counts_unless_it_is_read_later(here, there, names):
     assert differing_variables(here, there) == names.split()

@@ -25,10 +25,10 @@ def home(home):
 
 @pytest.fixture(scope="module")
 def first(home):
-    with kernel() as one:
-        setup = one.run(SETUP)
+    with kernel() as notebook:
+        setup = notebook.run(SETUP)
         assert setup.error is None, setup
-        yield one
+        yield notebook
 
 
 def address(cell):
@@ -36,8 +36,8 @@ def address(cell):
     return line
 
 
-def begin_fit(one: Kernel, until="epoch 1"):
-    return one.wait(one.begin(FIT), until=until)
+def begin_fit(notebook: Kernel, until="epoch 1"):
+    return notebook.wait(notebook.begin(FIT), until=until)
 
 
 @pytest.mark.parametrize("moment", ["epoch 1", "start"])
@@ -82,8 +82,8 @@ def test_a_killed_kernel_then_a_new_one_that_is_shut_down_in_a_fit_then_nothing(
 @pytest.mark.each_change
 def test_a_kernel_that_was_killed_alone_is_followed_by_its_cluster(home):
     """No kernel comes back: the supervisor ends the cluster by itself."""
-    with kernel(LABKIT_KEEP_SECONDS="2") as one:
-        one.run("from labkit.local.cluster import start\nlab = start()")
+    with kernel(LABKIT_KEEP_SECONDS="2") as notebook:
+        notebook.run("from labkit.local.cluster import start\nlab = start()")
         assert family.groups(home) == {"cluster"}
-        one.kill()
+        notebook.kill()
     until(lambda: not family.running(home))

@@ -80,39 +80,39 @@ def test_a_kernel_that_is_killed_at_any_moment(home):
         seconds = wait_until_nothing_runs(home)
         after = random.uniform(0, longest)
         print(f"kernel {number}: nothing runs after {seconds:.1f} s; the next is killed after {after:.1f} s")
-        one = begin(START + WORK)
+        kernel = begin(START + WORK)
         time.sleep(after)
-        kill(one)
+        kill(kernel)
     wait_until_nothing_runs(home)
     assert "up" in python(START).stdout
 
 
 def ray_start(home):
     """The process of `ray start`, while it runs."""
-    for one in family.running(home, "cluster", "head"):
+    for member in family.running(home, "cluster", "head"):
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-            if one.is_origin and "ray.scripts.scripts" in " ".join(one.process.cmdline()):
-                return one.process
+            if member.is_origin and "ray.scripts.scripts" in " ".join(member.process.cmdline()):
+                return member.process
     return None
 
 
 def test_a_ray_start_that_is_killed_at_any_moment(home):
     for number in range(KILLS):
-        one = begin(START)
+        kernel = begin(START)
         until(lambda: ray_start(home))
         victim, after = ray_start(home), random.uniform(0, 3)
         time.sleep(after)
         if victim is not None and victim.is_running():
             victim.kill()
-        said = one.communicate(timeout=300)[0]
-        print(f"ray start {number}: killed after {after:.1f} s; the kernel said {said!r}")
+        output = kernel.communicate(timeout=300)[0]
+        print(f"ray start {number}: killed after {after:.1f} s; the kernel said {output!r}")
         wait_until_nothing_runs(home)
     assert "up" in python(START).stdout
 
 
 def test_a_supervisor_that_is_killed_again_and_again_while_a_run_goes_on(home, tmp_path):
     progress = tmp_path / "progress"
-    one = begin(START + FIT, progress)
+    kernel = begin(START + FIT, progress)
 
     def step():
         return int(progress.read_text() or 0) if progress.exists() else 0
@@ -130,7 +130,7 @@ def test_a_supervisor_that_is_killed_again_and_again_while_a_run_goes_on(home, t
             time.sleep(random.uniform(0, 2))
             (old,), before = supervisors(), step()
             old.kill()
-            until(lambda: supervision.users(home) == {"cluster": [one.pid]})
+            until(lambda: supervision.users(home) == {"cluster": [kernel.pid]})
             until(lambda before=before: step() > before + 5)
             print(f"supervisor {number}: the run went on from step {before} to {step()}")
         for process in supervisors():
@@ -139,7 +139,7 @@ def test_a_supervisor_that_is_killed_again_and_again_while_a_run_goes_on(home, t
         assert "stopped head: raylet" in stopped, stopped
         wait_until_nothing_runs(home)
     finally:
-        kill(one)
+        kill(kernel)
 
 
 ONE = (

@@ -35,17 +35,19 @@ class Worker:
 
     def ids(self):
         """In threads, too: Ray names a task after the thread that submits it."""
-        found = [ray.ObjectRef.from_random().hex()]
+        drawn = [ray.ObjectRef.from_random().hex()]
         for _ in range(2):
-            thread = threading.Thread(target=lambda: found.append(ray.ObjectRef.from_random().hex()))
+            thread = threading.Thread(target=lambda: drawn.append(ray.ObjectRef.from_random().hex()))
             thread.start()
             thread.join()
-        return found
+        return drawn
 
 
 def servers(home):
     members = family.running(home, "cluster")
-    return {one.node: one.pid for one in members if one.is_origin and one.program == "forkserver"}
+    return {
+        member.node: member.pid for member in members if member.is_origin and member.program == "forkserver"
+    }
 
 
 def about(**options):
@@ -57,38 +59,38 @@ def about(**options):
 
 
 def clients_of(server):
-    found = []
+    clients = []
     for process in server.children():
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile
             if any("forkserver/client.py" in part for part in process.cmdline()):
-                found.append(process)
-    return found
+                clients.append(process)
+    return clients
 
 
 def test_each_node_has_a_server_that_forks_its_workers_with_what_prepares_them(home, lab):
-    found = servers(home)
-    assert set(found) == {"head", "node-2"}
-    for name in found:
+    pids = servers(home)
+    assert set(pids) == {"head", "node-2"}
+    for name in pids:
         (node,) = (node for node in lab.nodes if node.name == name)
         worker = Worker.options(label_selector={"ray.io/node-id": node.id}).remote()
-        told = ray.get(worker.about.remote(), timeout=300)
-        said = (lab.folder / f"forkserver-{name}.log").read_text()
-        assert told["parent"] == found[name] and told["loaded"], said
+        process = ray.get(worker.about.remote(), timeout=300)
+        log = (lab.folder / f"forkserver-{name}.log").read_text()
+        assert process["parent"] == pids[name] and process["loaded"], log
         # Ray starts a Python for each, which imports all of ray before it becomes the worker. That is the
         # same fork: there is no second client, which would be a child of the server.
-        assert not clients_of(psutil.Process(found[name])), said
+        assert not clients_of(psutil.Process(pids[name])), log
         ray.kill(worker)
 
 
 def test_workers_draw_ids_and_seeds_of_their_own_and_have_their_cpus_as_threads(home, lab):
     actors = [Worker.options(num_cpus=0).remote() for _ in range(4)]
-    found = [one for ids in ray.get([actor.ids.remote() for actor in actors], timeout=300) for one in ids]
-    assert len(set(found)) == len(found) == 12
+    drawn = [id for ids in ray.get([actor.ids.remote() for actor in actors], timeout=300) for id in ids]
+    assert len(set(drawn)) == len(drawn) == 12
     for actor in actors:
         ray.kill(actor)
-    told = [about(num_cpus=cpus) for cpus in (1, 2)]
-    assert [one["threads"] for one in told] == [1, 2]
-    assert told[0]["seed"] != told[1]["seed"]  # of torch, as in new processes
+    processes = [about(num_cpus=cpus) for cpus in (1, 2)]
+    assert [id["threads"] for id in processes] == [1, 2]
+    assert processes[0]["seed"] != processes[1]["seed"]  # of torch, as in new processes
 
 
 def test_a_variable_for_one_task_takes_a_new_python_and_the_card_says_so(lab):
@@ -133,8 +135,8 @@ def test_a_server_that_was_killed_costs_time_and_nothing_else(home, lab):
         os.kill(pid, signal.SIGKILL)
     until(lambda: not about(num_cpus=1)["loaded"])  # an idle worker that was forked before may be used first
     # Another notebook finds the cluster, and does not take it for a broken one. It may do without a server.
-    address, told, *_ = python(WITHOUT, LABKIT_PRELOAD="0").stdout.splitlines()
-    assert address == lab.address and told.endswith("default_worker.py None")
+    address, command, *_ = python(WITHOUT, LABKIT_PRELOAD="0").stdout.splitlines()
+    assert address == lab.address and command.endswith("default_worker.py None")
     assert len(lab.nodes) == 2
 
 
@@ -155,8 +157,8 @@ def test_the_launcher_is_python_for_all_else_and_is_left_out_where_no_program_ma
     launcher = Path(preloader.make_launcher())
     assert launcher.parent == tmp_path and launcher.stat().st_mode & 0o777 == 0o700
     code = "import sys; print(sys.executable, sys.argv[1:])"
-    said = subprocess.run([launcher, "-c", code, "two words", "$HOME"], capture_output=True, text=True)
-    assert said.stdout.strip() == f"{sys.executable} ['two words', '$HOME']"
+    done = subprocess.run([launcher, "-c", code, "two words", "$HOME"], capture_output=True, text=True)
+    assert done.stdout.strip() == f"{sys.executable} ['two words', '$HOME']"
 
     def refuse(*_, **__):
         raise PermissionError("noexec")

@@ -122,11 +122,11 @@ def test_a_restarted_kernel_gives_its_workers_what_ray_init_would(home, tmp_path
 def written_or_shown(home, secret):
     """The files of a home, and the command lines, that have a secret."""
     files = [path for path in Path(home).rglob("*") if path.is_file() and not path.is_symlink()]
-    found = [str(path) for path in files if secret.encode() in path.read_bytes()]
+    places = [str(path) for path in files if secret.encode() in path.read_bytes()]
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or ())
-        found += [command] if secret in command else []
-    return found
+        places += [command] if secret in command else []
+    return places
 
 
 class Raylet:
@@ -144,24 +144,25 @@ def test_a_cluster_of_this_kernel_differs_in_nothing(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     here = {"A": "1", "PATH": "/bin", "RAY_AUTH_MODE": "token", "SHLVL": "2", "JPY_PARENT_PID": "3"}
     node = Raylet(str(tmp_path), A="1", PATH="/bin", LD_PRELOAD="x", LABKIT_GROUP="cluster@1", SHLVL="1")
-    found = changes(here, [node], forked=True)
-    assert found == Changes() and found.command("python -I") == "python -I" and found.command(None) is None
+    difference = changes(here, [node], forked=True)
+    assert difference == Changes()
+    assert difference.command("python -I") == "python -I" and difference.command(None) is None
     assert changes(here, [], forked=True) == Changes()  # its nodes have just ended
 
 
 def test_each_kind_of_variable(monkeypatch):
     here = {"A": "new", "B_TOKEN": "s", "C": "https://me:s@host", "D": "a $B", "RAY_event_stats": "1"}
     nodes = [Raylet(A="old", GONE="1", **{"BASH_FUNC_x%%": "() {}"}), Raylet(A="new", OTHER_KEY="s")]
-    found = changes(here, nodes, forked=True)
-    assert found.added == {"A": "new"} and found.removed == ("GONE", "OTHER_KEY")
-    assert found.handed == {"B_TOKEN": "s", "C": "https://me:s@host", "D": "a $B"}
-    assert found.kept == ("RAY_event_stats",) and "me:s" not in repr(found)
-    assert found.applied_to({"GONE": "1", "B_TOKEN": "t", "Z": "z"}) == {
+    difference = changes(here, nodes, forked=True)
+    assert difference.added == {"A": "new"} and difference.removed == ("GONE", "OTHER_KEY")
+    assert difference.handed == {"B_TOKEN": "s", "C": "https://me:s@host", "D": "a $B"}
+    assert difference.kept == ("RAY_event_stats",) and "me:s" not in repr(difference)
+    assert difference.applied_to({"GONE": "1", "B_TOKEN": "t", "Z": "z"}) == {
         "Z": "z",
-        **found.added,
-        **found.handed,
+        **difference.added,
+        **difference.handed,
     }
-    assert found.env_vars == {"A": "new", "GONE": REMOVED, "OTHER_KEY": REMOVED}
+    assert difference.env_vars == {"A": "new", "GONE": REMOVED, "OTHER_KEY": REMOVED}
     plain = changes(here, nodes, forked=False)
     assert plain.kept == ("B_TOKEN", "C", "D", "RAY_event_stats") and not plain.handed
 
@@ -169,11 +170,13 @@ def test_each_kind_of_variable(monkeypatch):
 @pytest.mark.parametrize("gpus", [(), ("H100",)])
 def test_gpus_are_given_out_by_nodes(monkeypatch, gpus):
     monkeypatch.setattr(machine, "gpus", lambda: gpus)
-    found = changes({"CUDA_VISIBLE_DEVICES": "1"}, [Raylet(CUDA_VISIBLE_DEVICES="0")], forked=True)
-    assert found.kept == (("CUDA_VISIBLE_DEVICES",) if gpus else ())
-    assert found.added == ({} if gpus else {"CUDA_VISIBLE_DEVICES": "1"})
+    difference = changes({"CUDA_VISIBLE_DEVICES": "1"}, [Raylet(CUDA_VISIBLE_DEVICES="0")], forked=True)
+    assert difference.kept == (("CUDA_VISIBLE_DEVICES",) if gpus else ())
+    assert difference.added == ({} if gpus else {"CUDA_VISIBLE_DEVICES": "1"})
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "MYSQL_PWD", "api_key"])
 def test_a_secret_by_its_name(name):
-    assert variables._is_secret(name, "x") and not variables._is_secret("TOKENIZERS_PARALLELISM", "false")
+    here = {name: "x", "TOKENIZERS_PARALLELISM": "false"}
+    difference = changes(here, [Raylet()], forked=True)
+    assert (difference.handed, difference.added) == ({name: "x"}, {"TOKENIZERS_PARALLELISM": "false"})

@@ -50,9 +50,9 @@ def test_each_operator_of_each_execution_in_the_block_is_counted(capfd):
     assert first.name == last.name and "double" in last.name
     assert (panel.state.rows, last.rows, last.blocks, last.tasks) == (100, 100, 4, 4)
     assert last.bytes == 800 and last.seconds > 0 and last.cpu_seconds > 0
-    said = capfd.readouterr()
-    assert "count: finished after " in said.out and said.out.count("\n") == 1
-    assert "streaming_executor" not in said.err
+    output = capfd.readouterr()
+    assert "count: finished after " in output.out and output.out.count("\n") == 1
+    assert "streaming_executor" not in output.err
     record = runs.latest("count")
     assert (record.engine, record.state, record.rows) == ("Ray Data", "finished", 100)
     assert "double" in record.extra["operators"][-1]["name"]
@@ -67,8 +67,8 @@ def test_ray_data_says_nothing_also_where_it_was_imported_before_the_start(capfd
     assert not ray.data.DataContext.get_current().enable_progress_bars
     reset_log_once("ray_data_progress_manager_disabled")
     assert ray.data.range(10).materialize().count() == 10
-    said = capfd.readouterr()
-    assert said.out + said.err == ""
+    output = capfd.readouterr()
+    assert output.out + output.err == ""
 
 
 @pytest.mark.parametrize(
@@ -112,5 +112,5 @@ def test_ray_data_is_quiet_without_a_panel_and_before_it_is_imported():
         "logger.error('an ERROR line, as Ray logs it', extra={'hide': True})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    said = done.stdout + done.stderr
-    assert "a WARNING line" in said and "INFO line" not in said and "ERROR line" not in said
+    output = done.stdout + done.stderr
+    assert "a WARNING line" in output and "INFO line" not in output and "ERROR line" not in output

@@ -7,7 +7,6 @@ import pytest
 
 from course.datasets import Dataset, read_rows
 from labkit.errors import LabError
-from tables import table
 
 TEN = tuple("0123456789")
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 28, 28), dtype=np.uint8)
@@ -24,15 +23,15 @@ def test_its_rows():
     assert np.array_equal(pickle.loads(pickle.dumps(DATA)).images, IMAGES)
 
 
-OTHERS = """
-  IMAGES.reshape(40, 784), LABELS => the images are uint8 [40, 784]
-  IMAGES.astype(np.float32), LABELS => the images are float32 [40, 28, 28]
-  IMAGES, LABELS.tolist() => the labels are int64 [40]
-  IMAGES, LABELS + 1 => labels go from 1 to 10, with 10 classes
-"""
+OTHERS = [
+    (IMAGES.reshape(40, 784), LABELS, "the images are uint8 [40, 784]"),
+    (IMAGES.astype(np.float32), LABELS, "the images are float32 [40, 28, 28]"),
+    (IMAGES, LABELS.tolist(), "the labels are int64 [40]"),
+    (IMAGES, LABELS + 1, "labels go from 1 to 10, with 10 classes"),
+]
 
 
-@pytest.mark.parametrize("images, labels, fact", table(OTHERS, globals()))
+@pytest.mark.parametrize("images, labels, fact", OTHERS)
 def test_other_arrays_are_refused(images, labels, fact):
     with pytest.raises(LabError) as caught:
         Dataset(images, labels, "tiny", "train", TEN)

@@ -30,5 +30,5 @@ def test_a_long_wait_has_a_line_written_over_itself_and_rarely_in_a_log(monkeypa
     _, first, *others, last = stream.getvalue().split("\r")
     assert len(others) >= 1 if stream.isatty() else others == []
     assert last.count("\n") == 1 and last.endswith("\n")
-    for said in (first, last):  # what failed is not said to be done
-        assert re.fullmatch(r"reading images · 2 of 3 images · \d+ s\n?", said)
+    for line in (first, last):  # what failed is not said to be done
+        assert re.fullmatch(r"reading images · 2 of 3 images · \d+ s\n?", line)

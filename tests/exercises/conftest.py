@@ -26,10 +26,12 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def _patient(request, monkeypatch):
     """A busy machine has longer than a learner has to wait, unless the answer is one that never ends."""
-    said = getattr(getattr(request.node, "callspec", None), "params", {}).get("said")
-    if said is not None:
+    verdict = getattr(getattr(request.node, "callspec", None), "params", {}).get("verdict")
+    if verdict is not None:
         monkeypatch.setattr(
-            checking, "limited", lambda seconds, stuck: limited(seconds * (1 if said in stuck else 5), stuck)
+            checking,
+            "limited",
+            lambda seconds, stuck: limited(seconds * (1 if verdict in stuck else 5), stuck),
         )
 
 

@@ -76,8 +76,8 @@ def test_arrays():
 def test_result_of():
     assert result_of(identity, 3) == 3
     assert "'3' (a str), and a function is expected" in wrong(result_of, "3", 1)
-    said = wrong(result_of, lambda x: 1 / x, 0)
-    assert said == "your function, called with 0, raised ZeroDivisionError: division by zero"
+    message = wrong(result_of, lambda x: 1 / x, 0)
+    assert message == "your function, called with 0, raised ZeroDivisionError: division by zero"
     assert "SystemExit" in wrong(result_of, lambda: exit(1))
     with pytest.raises(NotAttempted):
         result_of(lambda x: [x, ...], 1)

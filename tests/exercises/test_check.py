@@ -20,7 +20,6 @@ from course.exercises import (
 )
 from course.exercises.answers import close_to, result_of
 from labkit.errors import LabError
-from tables import table
 
 HINTS = ("Look at `backward()`, *first*", "<b>more</b>", "64 + 64")
 
@@ -115,7 +114,7 @@ def test_html_says_it_in_words_and_escapes_what_it_quotes():
 
 def test_hints_come_one_after_the_other():
     hints = [hint("90-1") for _ in range(4)]
-    assert [one.state for one in hints] == [f"hint {tier} of 3" for tier in (1, 2, 3, 1)]
+    assert [hint.state for hint in hints] == [f"hint {tier} of 3" for tier in (1, 2, 3, 1)]
     assert hint("90-2").state == "hint 1 of 3"  # each exercise has its own
     assert HINTS[0] in repr(hints[0]) and "notebooks/solutions" in repr(hints[2])
     assert "<code>backward()</code>, <em>first</em>" in hints[0]._repr_html_()
@@ -155,18 +154,18 @@ def test_a_prediction_that_is_left_alone_costs_nothing(nothing, home, capsys):
     assert list(home.iterdir()) == [] and "nothing was predicted" in repr(predictions("03"))
 
 
-GUESSES = """
-  2, 0.7 => you said 2, it was 0.700: more than a factor of two off
-  0.72, np.float32(0.7) => right
-  1, 0.7 => close
-  -1, 1.0 => more than a factor of two off
-  6, 12 => no
-  128, 100 => close
-  "both", "one" => you said both, it was one: no
-"""
+GUESSES = [
+    (2, 0.7, "you said 2, it was 0.700: more than a factor of two off"),
+    (0.72, np.float32(0.7), "right"),
+    (1, 0.7, "close"),
+    (-1, 1.0, "more than a factor of two off"),
+    (6, 12, "no"),
+    (128, 100, "close"),
+    ("both", "one", "you said both, it was one: no"),
+]
 
 
-@pytest.mark.parametrize("guess, answer, remark", table(GUESSES, globals()))
+@pytest.mark.parametrize("guess, answer, remark", GUESSES)
 def test_a_prediction_is_compared_with_what_came_out(guess, answer, remark, capsys):
     predict("03-a", guess, choices=["one", "both"] if isinstance(guess, str) else ())
     reveal("03-a", answer)

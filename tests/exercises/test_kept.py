@@ -37,8 +37,8 @@ def test_a_read_that_fails_once_loses_nothing(path, monkeypatch):
             return original(self)
 
         patch.setattr(Path, "read_bytes", read_bytes)
-        said = kept.keep("hints", "03-2", 1)
-    assert "not kept" in said and "Stale file handle" in said and path.read_bytes() == before
+        warning = kept.keep("hints", "03-2", 1)
+    assert "not kept" in warning and "Stale file handle" in warning and path.read_bytes() == before
     assert kept.keep("hints", "03-2", 1) == ""
     assert content(path)["solved"] == {"03-1": "then"} and not path.with_suffix(".unreadable").exists()
 
@@ -57,10 +57,10 @@ def test_a_file_of_version_0_1_0_is_read(path):
     assert "1 of 2" in table and "0 of 1" in table
     reveal("00-b", "both")
     hint("03-3")
-    found = content(path)
-    assert found.pop("predictions")["00-b"] == {"guess": "both", "answer": "both", "verdict": "right"}
-    assert found["hints"] == {"03-3": 2}  # more than the one that was given now
-    assert all(found[section] == json.loads(old)[section] for section in ("format", "solved", "minutes"))
+    written = content(path)
+    assert written.pop("predictions")["00-b"] == {"guess": "both", "answer": "both", "verdict": "right"}
+    assert written["hints"] == {"03-3": 2}  # more than the one that was given now
+    assert all(written[section] == json.loads(old)[section] for section in ("format", "solved", "minutes"))
 
 
 @pytest.mark.parametrize("text", ["", '{"solved": [1]}', "[" * 100_000, "\xff"])

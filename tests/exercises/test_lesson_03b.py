@@ -8,8 +8,9 @@ import torch
 from ray import cloudpickle
 from ray.train.torch import prepare_model
 
+from course.exercises import check
 from course.models.torch import cnn
-from verdicts import changes, verdicts
+from verdicts import cases, solution
 
 pytestmark = [
     pytest.mark.slow,
@@ -118,38 +119,51 @@ def by_rank_0(rank, model, loss):
     return (by_rank_0_of_several if several else common)(rank, model, loss)
 
 
-SAID = """
-03-2
-  stops(lambda rank, epoch, model: epoch == 2) => stops after 3 epochs of a model that learns nothing
-  stops(lambda rank, epoch, model: False) => it trains all 10 epochs: stop early
-  stops(lambda rank, epoch, model: False, epochs=9) => returns 9, and 10 epochs are expected
-  stops(lambda rank, epoch, model: sure(model), answer=lambda epoch: epoch) => epochs and returns
-  judged(by_rank_0_of_several) => with `num_workers=0` there is no process group
-  stops(lambda rank, epoch, model: sure(model), answer=lambda epoch: None) => epochs is expected
-  judged(lambda rank, *given: rank == 0 and common(rank, *given)) => one rank leaves the loop
-  judged(by_its_own_rows) => was luck
-  judged(by_its_own_loss) => was luck
-  judged(common) => solved
-  judged(by_the_mean) => solved
-  judged(by_rank_0) => solved
-"""
+ANSWERS = {
+    "03-2": [
+        (
+            [stops(lambda rank, epoch, model: epoch == 2)],
+            "stops after 3 epochs of a model that learns nothing",
+        ),
+        ([stops(lambda rank, epoch, model: False)], "it trains all 10 epochs: stop early"),
+        ([stops(lambda rank, epoch, model: False, epochs=9)], "returns 9, and 10 epochs are expected"),
+        ([stops(lambda rank, epoch, model: sure(model), answer=lambda epoch: epoch)], "epochs and returns"),
+        ([judged(by_rank_0_of_several)], "with `num_workers=0` there is no process group"),
+        ([stops(lambda rank, epoch, model: sure(model), answer=lambda epoch: None)], "epochs is expected"),
+        ([judged(lambda rank, *given: rank == 0 and common(rank, *given))], "one rank leaves the loop"),
+        ([judged(by_its_own_rows)], "was luck"),
+        ([judged(by_its_own_loss)], "was luck"),
+        ([judged(common)], "solved"),
+        ([judged(by_the_mean)], "solved"),
+        ([judged(by_rank_0)], "solved"),
+    ],
+}
 
-test_what_a_check_says = verdicts(SAID, globals())
+
+@pytest.mark.parametrize(("exercise", "answers", "verdict"), cases(ANSWERS))
+def test_what_a_check_says(exercise, answers, verdict):
+    assert verdict in repr(check(exercise, *answers))
 
 
 PLAIN = 'getattr(model, "module", model)'
-CHANGED = r"""
-03-3
-  {} => solved
-  {"return 0": "return 1"} => counted from 0
-  {'return state["epoch"] + 1': 'return state["epoch"]'} => trained twice
-  {f'    {PLAIN}.load_state_dict(state["model"])\n': ""} => the weights of the checkpoint
-  {'    optimizer.load_state_dict(state["optimizer"])\n': ""} => momentum is lost
-  {'    scheduler.load_state_dict(state["scheduler"])\n': ""} => the learning rate starts
-  {PLAIN: "model.module"} => with one worker there is no wrapper
-  {PLAIN: "model"} => is the wrapper; load into the model inside it
-  {"checkpoint is None": "True"} => starts from scratch
-  {"    if checkpoint is None:\n        return 0\n": ""} => a new run has no checkpoint
-"""
 
-test_what_a_check_says_of_a_run = changes(CHANGED, globals(), store=None)
+
+CHANGED = {
+    "03-3": [
+        ({}, "solved"),
+        ({"return 0": "return 1"}, "counted from 0"),
+        ({'return state["epoch"] + 1': 'return state["epoch"]'}, "trained twice"),
+        ({f'    {PLAIN}.load_state_dict(state["model"])\n': ""}, "the weights of the checkpoint"),
+        ({'    optimizer.load_state_dict(state["optimizer"])\n': ""}, "momentum is lost"),
+        ({'    scheduler.load_state_dict(state["scheduler"])\n': ""}, "the learning rate starts"),
+        ({PLAIN: "model.module"}, "with one worker there is no wrapper"),
+        ({PLAIN: "model"}, "is the wrapper; load into the model inside it"),
+        ({"checkpoint is None": "True"}, "starts from scratch"),
+        ({"    if checkpoint is None:\n        return 0\n": ""}, "a new run has no checkpoint"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(CHANGED))
+def test_what_a_check_says_of_a_run(exercise, change, verdict):
+    assert verdict in repr(check(exercise, *solution(exercise, change, store=None)))

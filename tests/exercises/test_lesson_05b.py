@@ -10,33 +10,13 @@ from ray import tune
 
 from course.exercises import check, registry
 from course.exercises.answers import Wrong
-from tables import table
-from verdicts import changes, solution, verdicts
+from verdicts import cases, solution
 
 lesson_05b = registry.load("05b")
 
 
 RESET = '        self.x, self.lr = 0.0, config["lr"]\n'
 SETUP = {"        self.reset_config(config)\n": RESET}
-CHANGED = r"""
-05-2
-  {} => solved
-  # Tune sets it before
-  {"self.x -= self.lr": 'self.x -= self.config["lr"]'} => solved
-  {"return True": "return None"} => only True
-  {f"{RESET}        return": '        self.lr = config["lr"]\n        return', **SETUP}
-    => something of the old trial
-  {f"{RESET}        return": "        self.x = 0.0\n        return", **SETUP} => the old learning rate
-  {"        self.x -= self.lr": "        loss = (self.x - 3) ** 2\n        self.x -= self.lr",
-   "(self.x - 3) ** 2}": "loss}"}
-    => move x first
-  {'Path(place, "x.txt").write_text(repr(self.x))': "return {}"} => no file
-  {"self.x = float(Path(": "print(Path("} => the saved trial's next step
-  {"repr(self.x)": 'f"{self.x!r} {self.lr!r}"', 'self.x = float(Path(place, "x.txt").read_text())':
-   'self.x, self.lr = map(float, Path(place, "x.txt").read_text().split())'}
-    => brings back the saved trial's learning rate
-  {'self.x = float(Path(place, "x.txt").read_text())': "..."} => load_checkpoint does nothing yet
-"""
 
 
 def swept(cls, space, **_):
@@ -45,7 +25,47 @@ def swept(cls, space, **_):
     return [SimpleNamespace(metrics={"loss": loss}) for loss in losses]
 
 
-test_a_trainable_is_tried_here_first = changes(CHANGED, globals(), lesson_05b, "run_sweep", swept)
+CHANGED = {
+    "05-2": [
+        ({}, "solved"),
+        # Tune sets it before
+        ({"self.x -= self.lr": 'self.x -= self.config["lr"]'}, "solved"),
+        ({"return True": "return None"}, "only True"),
+        (
+            {f"{RESET}        return": '        self.lr = config["lr"]\n        return', **SETUP},
+            "something of the old trial",
+        ),
+        (
+            {f"{RESET}        return": "        self.x = 0.0\n        return", **SETUP},
+            "the old learning rate",
+        ),
+        (
+            {
+                "        self.x -= self.lr": "        loss = (self.x - 3) ** 2\n        self.x -= self.lr",
+                "(self.x - 3) ** 2}": "loss}",
+            },
+            "move x first",
+        ),
+        ({'Path(place, "x.txt").write_text(repr(self.x))': "return {}"}, "no file"),
+        ({"self.x = float(Path(": "print(Path("}, "the saved trial's next step"),
+        (
+            {
+                "repr(self.x)": 'f"{self.x!r} {self.lr!r}"',
+                'self.x = float(Path(place, "x.txt").read_text())': (
+                    'self.x, self.lr = map(float, Path(place, "x.txt").read_text().split())'
+                ),
+            },
+            "brings back the saved trial's learning rate",
+        ),
+        ({'self.x = float(Path(place, "x.txt").read_text())': "..."}, "load_checkpoint does nothing yet"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(CHANGED))
+def test_a_trainable_is_tried_here_first(exercise, change, verdict, monkeypatch):
+    monkeypatch.setattr(lesson_05b, "run_sweep", swept)
+    assert verdict in repr(check(exercise, *solution(exercise, change)))
 
 
 class Blank(tune.Trainable):
@@ -91,16 +111,23 @@ class Open(Digits):
 
 LOAD = "super().load_checkpoint(place)"
 STATE = 'torch.load(f"{place}/state.pt", weights_only=True)'
-LOADED = """
-05b-2
-  {} => solved
-  {'group["lr"] = self.config["lr"]': "pass"} => the optimizer's state brought it back
-  {LOAD: f'self.model.load_state_dict({STATE}["model"])'} => no momentum
-  {LOAD: f'self.optimizer.load_state_dict({STATE}["optimizer"])'} => the weights of the checkpoint
-"""
 
 ROWS = {"train": torch.ones(4, 2), "valid": "rows"}
-test_a_changed_learning_rate_is_used = changes(LOADED, globals(), Digits=Digits, **ROWS)
+
+
+LOADED = {
+    "05b-2": [
+        ({}, "solved"),
+        ({'group["lr"] = self.config["lr"]': "pass"}, "the optimizer's state brought it back"),
+        ({LOAD: f'self.model.load_state_dict({STATE}["model"])'}, "no momentum"),
+        ({LOAD: f'self.optimizer.load_state_dict({STATE}["optimizer"])'}, "the weights of the checkpoint"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(LOADED))
+def test_a_changed_learning_rate_is_used(exercise, change, verdict):
+    assert verdict in repr(check(exercise, *solution(exercise, change, Digits=Digits, **ROWS)))
 
 
 class Ended(Exception):
@@ -110,31 +137,44 @@ class Ended(Exception):
 FROM = 'range(state["steps"], '
 LOOP, REPORT = f"    for step in {FROM}", "            tune.report"
 START = '{"x": 0.0, "velocity": 0.0, "steps": 0}'
-TRIALS = r"""
-  {} => solved
-  {'- config["lr"]': '+ -config["lr"]'} => solved
-  {"checkpoint := tune.get_checkpoint()": "checkpoint := None"} => starts from scratch
-  {LOOP: f'    state["velocity"] = 0.0\n{LOOP}'} => the velocity didn't
-  {FROM: "range("} => it makes 7 steps instead of 5: x resumed, and the count
-  {FROM: 'range(state["steps"] and state["steps"] + 1, '}
-    => it makes 4 steps instead of 5: the count of steps resumed, and is off
-  {FROM: 'range(state["steps"] and state["steps"] - 1, '}
-    => it makes 6 steps instead of 5: the count of steps resumed, and is off
-  {'{"loss"': '{"done": 1, "loss"'} => Tune hears of 1 of 5 steps
-  {'config["steps"])': "1)"} => If you report a metric `done`
-  {LOOP: f'    first, state = state["steps"], {START}\n    for step in range(',
-   REPORT: f"            if step >= first: {REPORT.strip()}"}
-    => computes the steps before it once more
-  {"tune.Checkpoint.from_directory(place)": "'/tmp/x'"} => '/tmp/x': that is a path and not a tune.Checkpoint
-  {REPORT: "            dict"} => Tune hears of 0 of 5 steps
-  {"max_failures=1": ""} => isn't started again
-  {"max_failures=1": "max_failures=-1"} => started forever
-  {"tune.FailureConfig(max_failures=1)": "1"} => a FailureConfig is expected
-"""
 
 
-@pytest.mark.parametrize("change, said", table(TRIALS, globals()))
-def test_a_trial_picks_up_its_work(change, said, monkeypatch, tmp_path):
+TRIALS = [
+    ({}, "solved"),
+    ({'- config["lr"]': '+ -config["lr"]'}, "solved"),
+    ({"checkpoint := tune.get_checkpoint()": "checkpoint := None"}, "starts from scratch"),
+    ({LOOP: f'    state["velocity"] = 0.0\n{LOOP}'}, "the velocity didn't"),
+    ({FROM: "range("}, "it makes 7 steps instead of 5: x resumed, and the count"),
+    (
+        {FROM: 'range(state["steps"] and state["steps"] + 1, '},
+        "it makes 4 steps instead of 5: the count of steps resumed, and is off",
+    ),
+    (
+        {FROM: 'range(state["steps"] and state["steps"] - 1, '},
+        "it makes 6 steps instead of 5: the count of steps resumed, and is off",
+    ),
+    ({'{"loss"': '{"done": 1, "loss"'}, "Tune hears of 1 of 5 steps"),
+    ({'config["steps"])': "1)"}, "If you report a metric `done`"),
+    (
+        {
+            LOOP: f'    first, state = state["steps"], {START}\n    for step in range(',
+            REPORT: f"            if step >= first: {REPORT.strip()}",
+        },
+        "computes the steps before it once more",
+    ),
+    (
+        {"tune.Checkpoint.from_directory(place)": "'/tmp/x'"},
+        "'/tmp/x': that is a path and not a tune.Checkpoint",
+    ),
+    ({REPORT: "            dict"}, "Tune hears of 0 of 5 steps"),
+    ({"max_failures=1": ""}, "isn't started again"),
+    ({"max_failures=1": "max_failures=-1"}, "started forever"),
+    ({"tune.FailureConfig(max_failures=1)": "1"}, "a FailureConfig is expected"),
+]
+
+
+@pytest.mark.parametrize("change, verdict", TRIALS)
+def test_a_trial_picks_up_its_work(change, verdict, monkeypatch, tmp_path):
     kept = []
 
     def run(tuner, name):
@@ -160,7 +200,7 @@ def test_a_trial_picks_up_its_work(change, said, monkeypatch, tmp_path):
     monkeypatch.setattr(tune, "report", report)
     monkeypatch.setattr(tune, "get_checkpoint", lambda: kept[-1] if kept else None)
     monkeypatch.setattr(lesson_05b, "run_tuner", run)
-    assert said in repr(check("05b-1", *solution("05b-1", change)))
+    assert verdict in repr(check("05b-1", *solution("05b-1", change)))
 
 
 def drivers(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
@@ -177,25 +217,34 @@ def one_driver_in_all(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus
     return drivers(cpus - driver_cpus, gpus, workers, worker_cpus, worker_gpus, 0)
 
 
-SAID = """
-05-2
-  Blank => not attempted
-  Digits.step => a class derived
-05b-2
-  Open, "train", "valid" => not attempted
-  Open.step, "train", "valid" => a class is expected
-05-5
-  drivers => solved
-  lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each) => driver of each trial
-  lambda cpus, gpus, workers, each, gpu, driver: int(cpus // (workers + driver)) => more than one CPU
-  lambda cpus, gpus, workers, each, gpu, driver: cpus / (workers * each + driver) => whole trials
-  lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each + driver) => needs a GPU
-  lambda *args: max(1, drivers(*args)) => does not fit
-  one_driver_in_all => a driver of its own
-  lambda *args: drivers(*args[:3], max(1, args[3]), *args[4:]) => asks for 0 CPUs needs none
-  asks_for_the_clusters_gpus => there is none
-  lambda *args: float(drivers(*args)) => an int is expected
-  lambda cpus, gpus, *rest: gpus // 2 if gpus else drivers(cpus, gpus, *rest) => is 4
-"""
+ANSWERS = {
+    "05-2": [
+        ([Blank], "not attempted"),
+        ([Digits.step], "a class derived"),
+    ],
+    "05b-2": [
+        ([Open, "train", "valid"], "not attempted"),
+        ([Open.step, "train", "valid"], "a class is expected"),
+    ],
+    "05-5": [
+        ([drivers], "solved"),
+        ([lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each)], "driver of each trial"),
+        (
+            [lambda cpus, gpus, workers, each, gpu, driver: int(cpus // (workers + driver))],
+            "more than one CPU",
+        ),
+        ([lambda cpus, gpus, workers, each, gpu, driver: cpus / (workers * each + driver)], "whole trials"),
+        ([lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each + driver)], "needs a GPU"),
+        ([lambda *args: max(1, drivers(*args))], "does not fit"),
+        ([one_driver_in_all], "a driver of its own"),
+        ([lambda *args: drivers(*args[:3], max(1, args[3]), *args[4:])], "asks for 0 CPUs needs none"),
+        ([asks_for_the_clusters_gpus], "there is none"),
+        ([lambda *args: float(drivers(*args))], "an int is expected"),
+        ([lambda cpus, gpus, *rest: gpus // 2 if gpus else drivers(cpus, gpus, *rest)], "is 4"),
+    ],
+}
 
-test_what_a_check_says = verdicts(SAID, globals())
+
+@pytest.mark.parametrize(("exercise", "answers", "verdict"), cases(ANSWERS))
+def test_what_a_check_says(exercise, answers, verdict):
+    assert verdict in repr(check(exercise, *answers))

@@ -5,6 +5,7 @@ import sys
 import tempfile
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import ray.train
 import torch
@@ -13,8 +14,7 @@ from ray.train import ReportedCheckpointStatus
 
 from course.exercises import check, registry
 from course.exercises.answers import Wrong
-from tables import table
-from verdicts import Runs, changes, replaced, solution, verdicts
+from verdicts import Runs, cases, replaced, solution
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("course/exercises/", "lessons/checks/")]
 
@@ -45,8 +45,8 @@ def reported(*pairs, first=0):
     entries = []
     for epoch, (status, rows) in enumerate(pairs, first):
         metrics = {"epoch": epoch} | ({} if rows is None else {"rows": rows})
-        one = {"status": SimpleNamespace(name=status), "metrics": metrics, "checkpoint": None}
-        entries.append(SimpleNamespace(**one))
+        entry = {"status": SimpleNamespace(name=status), "metrics": metrics, "checkpoint": None}
+        entries.append(SimpleNamespace(**entry))
     return entries
 
 
@@ -54,36 +54,36 @@ NO, ALL, SOME = ("COMMITTED", None), ("VALIDATED", "all"), ("VALIDATED", 1000)
 SEVEN, THREE = (NO, NO, SOME, NO, NO, SOME, ALL), (NO, NO, ALL)
 
 
-STATUSES = """
-  SEVEN, THREE, 1 => solved
-  SEVEN, THREE, 0 => is [0, 1, 2, 3, 4, 5, 6], and should count 1 to 7
-  SEVEN, (NO, NO, SOME), 1 => epoch 3 of 3 was validated on 1000 rows; it should be all
-  (NO, NO, SOME, NO, NO, SOME, NO), THREE, 1 => epoch 7 of 7 was not validated
-  (NO, NO, SOME, NO, NO, NO, ALL), THREE, 1 => epoch 6 of 7 was not validated
-  (NO, NO, SOME, NO, SOME, NO, ALL), THREE, 1 => epoch 5 of 7 was validated, and needs no
-  (SOME, NO, NO, SOME, NO, NO, ALL), THREE, 1 => epoch 1 of 7 was validated, and needs no
-  (NO, NO, ("VALIDATED", "default"), *SEVEN[3:]), THREE, 1 => without fn_kwargs
-  (NO, NO, ("VALIDATION_TIMEOUT", None), *SEVEN[3:]), THREE, 1 => the status VALIDATION_TIMEOUT
-  (NO, NO, ("VALIDATION_FAILED", None), *SEVEN[3:]), THREE, 1 => it must be a ValidationTaskConfig
-  THREE, THREE, 1 => 6 checkpoints were reported in 7 and 3 epochs
-"""
+STATUSES = [
+    (SEVEN, THREE, 1, "solved"),
+    (SEVEN, THREE, 0, "is [0, 1, 2, 3, 4, 5, 6], and should count 1 to 7"),
+    (SEVEN, (NO, NO, SOME), 1, "epoch 3 of 3 was validated on 1000 rows; it should be all"),
+    ((NO, NO, SOME, NO, NO, SOME, NO), THREE, 1, "epoch 7 of 7 was not validated"),
+    ((NO, NO, SOME, NO, NO, NO, ALL), THREE, 1, "epoch 6 of 7 was not validated"),
+    ((NO, NO, SOME, NO, SOME, NO, ALL), THREE, 1, "epoch 5 of 7 was validated, and needs no"),
+    ((SOME, NO, NO, SOME, NO, NO, ALL), THREE, 1, "epoch 1 of 7 was validated, and needs no"),
+    ((NO, NO, ("VALIDATED", "default"), *SEVEN[3:]), THREE, 1, "without fn_kwargs"),
+    ((NO, NO, ("VALIDATION_TIMEOUT", None), *SEVEN[3:]), THREE, 1, "the status VALIDATION_TIMEOUT"),
+    ((NO, NO, ("VALIDATION_FAILED", None), *SEVEN[3:]), THREE, 1, "it must be a ValidationTaskConfig"),
+    (THREE, THREE, 1, "6 checkpoints were reported in 7 and 3 epochs"),
+]
 
 
 @pytest.mark.each_change
-@pytest.mark.parametrize("seven, three, first, said", table(STATUSES, globals()))
-def test_not_after_every_epoch(seven, three, first, said, untrained, monkeypatch):
+@pytest.mark.parametrize("seven, three, first, verdict", STATUSES)
+def test_not_after_every_epoch(seven, three, first, verdict, untrained, monkeypatch):
     result = SimpleNamespace(path="", filesystem=None, return_value={"wrong": [], "read": [[], []]})
     monkeypatch.setattr(lesson_06, "run_loop", lambda *args, **options: (result, []))
     entries = reported(*seven, first=first) + reported(*three, first=first)
     monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: entries)
-    assert said in repr(check("06-2", lambda config: 1))
+    assert verdict in repr(check("06-2", lambda config: 1))
 
 
 @pytest.mark.each_change
 def test_a_checkpoint_with_the_wrappers_names():
-    one = SimpleNamespace(status=SimpleNamespace(name="VALIDATED"), metrics={"epoch": 0, "wrapped": True})
+    entry = SimpleNamespace(status=SimpleNamespace(name="VALIDATED"), metrics={"epoch": 0, "wrapped": True})
     with pytest.raises(Wrong, match="begin with `module.`"):
-        lesson_06._same_rows(one, "all", 1)
+        lesson_06._same_rows(entry, "all", 1)
 
 
 def saved(model, epoch):
@@ -111,23 +111,6 @@ TRAINED = """        for x, y in loader:
             loss.backward()
             optimizer.step()
 """
-CHANGED = """
-06-2
-  {} => solved
-  {SET_EPOCH: ""} => call loader.sampler.set_epoch(epoch)
-  {", shuffle=True": "", SET_EPOCH: ""} => solved
-  {"elif epoch % 3 == 0": "elif epoch == 3"} => epoch 6 of 7 was not validated
-  {TRAINED: ""} => no row of config["train"] was read
-  {'DataLoader(config["train"]': "DataLoader(train"} => no row of config["train"] was read
-  {'prepare_model(config["make_model"]())': 'config["make_model"]()'} => rank 0 trained alone
-  {DEALT: DEALT.removeprefix("prepare_data_loader"), SET_EPOCH: ""} => both workers train on the same rows
-  {'config["batch_size"]': "16"} => a step uses 16 rows of each worker
-  {", timeout_s=60": ""} => its ValidationTaskConfig has no timeout_s
-  {"CheckpointUploadMode.ASYNC": "CheckpointUploadMode.SYNC"} => epoch 1 of 7: report waits for the upload
-  {"checkpoint_of(model": "saved(model"} => both ranks attach a checkpoint
-  {"validation if checkpoint else False": "validation"} => only rank 0 asks
-  {"checkpoint_of": "gone_too_early"} => gone before its upload had ended
-"""
 
 GIVEN = {
     "checkpoint_of": checkpoint_of,
@@ -135,26 +118,57 @@ GIVEN = {
     "saved": saved,
     "train": torch.utils.data.TensorDataset(torch.rand(64, 1, 28, 28), torch.arange(64) % 10),
 }
-test_a_run_that_a_check_starts = pytest.mark.usefixtures("lab")(changes(CHANGED, globals(), **GIVEN))
+
+
+CHANGED = {
+    "06-2": [
+        ({}, "solved"),
+        ({SET_EPOCH: ""}, "call loader.sampler.set_epoch(epoch)"),
+        ({", shuffle=True": "", SET_EPOCH: ""}, "solved"),
+        ({"elif epoch % 3 == 0": "elif epoch == 3"}, "epoch 6 of 7 was not validated"),
+        ({TRAINED: ""}, 'no row of config["train"] was read'),
+        ({'DataLoader(config["train"]': "DataLoader(train"}, 'no row of config["train"] was read'),
+        ({'prepare_model(config["make_model"]())': 'config["make_model"]()'}, "rank 0 trained alone"),
+        (
+            {DEALT: DEALT.removeprefix("prepare_data_loader"), SET_EPOCH: ""},
+            "both workers train on the same rows",
+        ),
+        ({'config["batch_size"]': "16"}, "a step uses 16 rows of each worker"),
+        ({", timeout_s=60": ""}, "its ValidationTaskConfig has no timeout_s"),
+        (
+            {"CheckpointUploadMode.ASYNC": "CheckpointUploadMode.SYNC"},
+            "epoch 1 of 7: report waits for the upload",
+        ),
+        ({"checkpoint_of(model": "saved(model"}, "both ranks attach a checkpoint"),
+        ({"validation if checkpoint else False": "validation"}, "only rank 0 asks"),
+        ({"checkpoint_of": "gone_too_early"}, "gone before its upload had ended"),
+    ],
+}
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(CHANGED))
+def test_a_run_that_a_check_starts(exercise, change, verdict):
+    assert verdict in repr(check(exercise, *solution(exercise, change, **GIVEN)))
 
 
 READ = [list(range(0, 128, 2)) * 3, list(range(1, 128, 2)) * 3]  # in three epochs
 
 
-DEALT_ROWS = """
-  READ => solved
-  [[], READ[1]] => no row of
-  [READ[0], READ[0]] => on the same rows
-  [READ[0][:-32], READ[1][:-32]] => the workers read 106 rows
-  [list(range(0, 60)) * 3, list(range(60, 120)) * 3] => the workers read 120 rows
-  [list(range(126, -1, -2)) * 3, READ[1]] => two epochs have the same order
-"""
+DEALT_ROWS = [
+    (READ, "solved"),
+    ([[], READ[1]], "no row of"),
+    ([READ[0], READ[0]], "on the same rows"),
+    ([READ[0][:-32], READ[1][:-32]], "the workers read 106 rows"),
+    ([list(range(0, 60)) * 3, list(range(60, 120)) * 3], "the workers read 120 rows"),
+    ([list(range(126, -1, -2)) * 3, READ[1]], "two epochs have the same order"),
+]
 
 
 @pytest.mark.each_change
-@pytest.mark.parametrize("read, said", table(DEALT_ROWS, globals()))
-def test_rows_are_dealt_to_the_workers(read, said):
-    with pytest.raises(Wrong, match=said) if said != "solved" else contextlib.nullcontext():
+@pytest.mark.parametrize("read, verdict", DEALT_ROWS)
+def test_rows_are_dealt_to_the_workers(read, verdict):
+    with pytest.raises(Wrong, match=verdict) if verdict != "solved" else contextlib.nullcontext():
         lesson_06._dealt(read, 3)
 
 
@@ -162,12 +176,12 @@ def test_rows_are_dealt_to_the_workers(read, said):
 def test_weights_that_the_rows_do_not_lead_to():
     weights = lesson_06._one_process(32, READ)
     lesson_06._trained(weights, READ)
-    for wrong, said in (
+    for wrong, verdict in (
         (lesson_06._small_model().state_dict(), "nothing was trained"),
-        ({name: one + 0.1 for name, one in weights.items()}, "is the optimizer as in train_async"),
+        ({name: weight + 0.1 for name, weight in weights.items()}, "is the optimizer as in train_async"),
         ({"other": torch.zeros(1)}, "not those of config"),
     ):
-        with pytest.raises(Wrong, match=said):
+        with pytest.raises(Wrong, match=verdict):
             lesson_06._trained(wrong, READ)
 
 
@@ -183,59 +197,67 @@ def accuracies(best, worst, **options):
     return finds({"val_accuracy": best}, {"val_accuracy": worst}, **options)
 
 
-def best_of(found):
-    validated = [one for one in found if one.status == ReportedCheckpointStatus.VALIDATED]
-    best = max(validated, key=lambda one: one.metrics["val_accuracy"], default=None)
+def best_of(checkpoints):
+    validated = [entry for entry in checkpoints if entry.status == ReportedCheckpointStatus.VALIDATED]
+    best = max(validated, key=lambda entry: entry.metrics["val_accuracy"], default=None)
     return best.checkpoint if best else None
 
 
-def with_any_status(found):
-    scored = [one for one in found if "val_accuracy" in one.metrics]
-    best = max(scored, key=lambda one: one.metrics["val_accuracy"], default=None)
+def with_any_status(checkpoints):
+    scored = [entry for entry in checkpoints if "val_accuracy" in entry.metrics]
+    best = max(scored, key=lambda entry: entry.metrics["val_accuracy"], default=None)
     return best.checkpoint if best else None
 
 
-def from_zero(found):
+def from_zero(checkpoints):
     best, checkpoint = 0, None
-    for one in found:
-        if one.status == ReportedCheckpointStatus.VALIDATED and one.metrics["val_accuracy"] > best:
-            best, checkpoint = one.metrics["val_accuracy"], one.checkpoint
+    for entry in checkpoints:
+        if entry.status == ReportedCheckpointStatus.VALIDATED and entry.metrics["val_accuracy"] > best:
+            best, checkpoint = entry.metrics["val_accuracy"], entry.checkpoint
     return checkpoint
 
 
-SAID = """
-06-1
-  inside, alongside => solved
-  inside, lambda n, t, v: n * t + v if v <= t else t + n * v => solved
-  lambda n, t, v: n * t, alongside => training alone
-  lambda n, t, v: n * t + v, alongside => only one validation
-  inside, lambda n, t, v: n * t => when the training ends
-  inside, lambda n, t, v: n * t + v => queue
-  inside, lambda n, t, v: t + n * v => waits for the next checkpoint
-  inside, inside => nothing would overlap
-  inside, lambda n, t, v: max(n * t, n * v) => when the training ends
-  inside, lambda n, t, v: n * max(t, v) + v => the first validation waits for one epoch
-06-3
-  accuracies(0.9, 0.7), RESULT => solved
-  accuracies(0.9, 0.7, active=(True,)), RESULT => dropout is still active
-  accuracies(0.9, 0.7, active=()), RESULT => has no dropout layer any more
-  accuracies(0.9, 0.9), RESULT => the same for two checkpoints
-  accuracies(90.0, 70.0), RESULT => from 0 to 1
-  accuracies(0.1, 0.2), RESULT => too low: are the checkpoint's weights loaded
-  accuracies(0.95, 0.75), RESULT => too high: does it use all validation rows?
-  accuracies(np.float32(0.9), 0.7), RESULT => a plain float is expected
-  finds({"accuracy": 0.9}, {}), RESULT => {"val_accuracy": …} is expected
-  accuracies(0.9, 0.7), SimpleNamespace(best_checkpoints=[]) => no validated checkpoint
-06-4
-  best_of => solved
-  from_zero => VALIDATED 0.0, VALIDATION_FAILED 0.3, best_of returns None
-  with_any_status => returns the one at place 1, and not the one at place 0
-  lambda found: found[0] => its `checkpoint` is expected
-  lambda found: best_of(found) or found[0].checkpoint => none is validated
-  lambda found: found[-1].checkpoint => place 2, and not the one at place 1
-"""
+ANSWERS = {
+    "06-1": [
+        ([inside, alongside], "solved"),
+        ([inside, lambda n, t, v: n * t + v if v <= t else t + n * v], "solved"),
+        ([lambda n, t, v: n * t, alongside], "training alone"),
+        ([lambda n, t, v: n * t + v, alongside], "only one validation"),
+        ([inside, lambda n, t, v: n * t], "when the training ends"),
+        ([inside, lambda n, t, v: n * t + v], "queue"),
+        ([inside, lambda n, t, v: t + n * v], "waits for the next checkpoint"),
+        ([inside, inside], "nothing would overlap"),
+        ([inside, lambda n, t, v: max(n * t, n * v)], "when the training ends"),
+        ([inside, lambda n, t, v: n * max(t, v) + v], "the first validation waits for one epoch"),
+    ],
+    "06-3": [
+        ([accuracies(0.9, 0.7), RESULT], "solved"),
+        ([accuracies(0.9, 0.7, active=(True,)), RESULT], "dropout is still active"),
+        ([accuracies(0.9, 0.7, active=()), RESULT], "has no dropout layer any more"),
+        ([accuracies(0.9, 0.9), RESULT], "the same for two checkpoints"),
+        ([accuracies(90.0, 70.0), RESULT], "from 0 to 1"),
+        ([accuracies(0.1, 0.2), RESULT], "too low: are the checkpoint's weights loaded"),
+        ([accuracies(0.95, 0.75), RESULT], "too high: does it use all validation rows?"),
+        ([accuracies(np.float32(0.9), 0.7), RESULT], "a plain float is expected"),
+        ([finds({"accuracy": 0.9}, {}), RESULT], '{"val_accuracy": …} is expected'),
+        ([accuracies(0.9, 0.7), SimpleNamespace(best_checkpoints=[])], "no validated checkpoint"),
+    ],
+    "06-4": [
+        ([best_of], "solved"),
+        ([from_zero], "VALIDATED 0.0, VALIDATION_FAILED 0.3, best_of returns None"),
+        ([with_any_status], "returns the one at place 1, and not the one at place 0"),
+        ([lambda checkpoints: checkpoints[0]], "its `checkpoint` is expected"),
+        ([lambda checkpoints: best_of(checkpoints) or checkpoints[0].checkpoint], "none is validated"),
+        ([lambda checkpoints: checkpoints[-1].checkpoint], "place 2, and not the one at place 1"),
+    ],
+}
 
-test_what_a_check_says = pytest.mark.each_change(verdicts(SAID, globals(), lesson_06, "_validated", replaced))
+
+@pytest.mark.each_change
+@pytest.mark.parametrize(("exercise", "answers", "verdict"), cases(ANSWERS))
+def test_what_a_check_says(exercise, answers, verdict, monkeypatch):
+    monkeypatch.setattr(lesson_06, "_validated", replaced)
+    assert verdict in repr(check(exercise, *answers))
 
 
 def make_model():
@@ -281,14 +303,14 @@ VALIDATORS = [
 
 
 @pytest.mark.usefixtures("lab")
-@pytest.mark.parametrize("change, said", VALIDATORS)
-def test_a_validator_runs_on_two_checkpoints(change, said, trained):
-    given = {"make_model": make_model, "validation_rows": validation_rows, "result": trained}
-    answer, result = solution("06-3", change, **given)
-    assert said in repr(check("06-3", answer, result))
+@pytest.mark.parametrize("change, verdict", VALIDATORS)
+def test_a_validator_runs_on_two_checkpoints(change, verdict, trained):
+    names = {"make_model": make_model, "validation_rows": validation_rows, "result": trained}
+    answer, result = solution("06-3", change, **names)
+    assert verdict in repr(check("06-3", answer, result))
 
 
 def test_what_a_check_has_written_is_removed(lab, home):
-    given = {"checkpoint_of": checkpoint_of, "gone_too_early": gone_too_early}
-    assert check("06-2", *solution("06-2", **given))
+    names = {"checkpoint_of": checkpoint_of, "gone_too_early": gone_too_early}
+    assert check("06-2", *solution("06-2", **names))
     assert not list(home.glob("check-*"))

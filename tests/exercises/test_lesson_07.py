@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from course.exercises import check, registry
-from tables import table
-from verdicts import Runs, replaced, verdicts
+from verdicts import Runs, cases, replaced
 
 lesson_07 = registry.load("07")
 
@@ -26,27 +25,27 @@ def test_the_answer_is_what_pytorch_does():
     assert "solved" in repr(check("07-1", twice, [row for row in range(10) if not cut[row]]))
 
 
-TOTALS = """
-  lambda rank, ranks: ranks * (ranks + 1) / 2 => solved
-  lambda rank, ranks: torch.tensor(6.0) => solved
-  lambda rank, ranks: 1.0 => no sum over all ranks
-  lambda rank, ranks: 2.0 => takes no part
-  lambda rank, ranks: 3.0 => the total of 3 ranks
-  lambda rank, ranks: 2.0 if rank else ranks * (ranks + 1) / 2 => every one of them
-"""
+TOTALS = [
+    (lambda rank, ranks: ranks * (ranks + 1) / 2, "solved"),
+    (lambda rank, ranks: torch.tensor(6.0), "solved"),
+    (lambda rank, ranks: 1.0, "no sum over all ranks"),
+    (lambda rank, ranks: 2.0, "takes no part"),
+    (lambda rank, ranks: 3.0, "the total of 3 ranks"),
+    (lambda rank, ranks: 2.0 if rank else ranks * (ranks + 1) / 2, "every one of them"),
+]
 
 
-@pytest.mark.parametrize("total, said", table(TOTALS, globals()))
-def test_a_fixed_function_is_judged_by_the_total_of_each_rank(monkeypatch, total, said):
+@pytest.mark.parametrize("total, verdict", TOTALS)
+def test_a_fixed_function_is_judged_by_the_total_of_each_rank(monkeypatch, total, verdict):
     def launched(function, *args, name, processes):
-        found = []
+        results = []
         for rank in range(processes):
             monkeypatch.setenv("RANK", str(rank))
-            found.append(function(lambda rank=rank: total(rank, processes), *args[1:]))
-        return found[0]
+            results.append(function(lambda rank=rank: total(rank, processes), *args[1:]))
+        return results[0]
 
     monkeypatch.setattr(lesson_07, "launched", launched)
-    assert said in repr(check("07-2", lambda: 1))
+    assert verdict in repr(check("07-2", lambda: 1))
 
 
 def trained(rows, smallest, steps):
@@ -58,26 +57,33 @@ def to_pay(start_a, rate_a, start_b, rate_b):
     return (start_b - start_a) / saved if saved > 0 else math.inf
 
 
-SAID = """
-07-1
-  [0, 1], [8, 9] => solved
-  [8, 9], [8, 9] => these are dealt once
-  [0], [8, 9] => not one
-  [], [8, 9] => would wait
-  [0, 1], [0, 1] => with it no row does
-  [0, 1], [9] => make eight
-  [0, 1], [7] => the list of rows that are left out is [7] (a list): that is not it
-07-3
-  trained(1408, 690, 21), "folder", 1408 => solved
-  trained(2816, 1408, 44), "folder", 1408 => all files
-  trained(1408, 1408, 44), "folder", 1408 => the sum of both shares
-  trained(1408, 718, 22), "folder", 1408 => the largest of two
-  trained(1408, 690, 44), "folder", 1408 => all rows together
-07-4
-  to_pay => solved
-  lambda a, x, b, y: (b - a) * (y - x) if y > x else math.inf => subtract seconds
-  lambda a, x, b, y: (b - a) / (1 / x - 1 / y) => ZeroDivisionError
-  lambda a, x, b, y: abs((b - a) / (1 / x - 1 / y)) if x != y else math.inf => nothing is won back
-"""
+ANSWERS = {
+    "07-1": [
+        ([[0, 1], [8, 9]], "solved"),
+        ([[8, 9], [8, 9]], "these are dealt once"),
+        ([[0], [8, 9]], "not one"),
+        ([[], [8, 9]], "would wait"),
+        ([[0, 1], [0, 1]], "with it no row does"),
+        ([[0, 1], [9]], "make eight"),
+        ([[0, 1], [7]], "the list of rows that are left out is [7] (a list): that is not it"),
+    ],
+    "07-3": [
+        ([trained(1408, 690, 21), "folder", 1408], "solved"),
+        ([trained(2816, 1408, 44), "folder", 1408], "all files"),
+        ([trained(1408, 1408, 44), "folder", 1408], "the sum of both shares"),
+        ([trained(1408, 718, 22), "folder", 1408], "the largest of two"),
+        ([trained(1408, 690, 44), "folder", 1408], "all rows together"),
+    ],
+    "07-4": [
+        ([to_pay], "solved"),
+        ([lambda a, x, b, y: (b - a) * (y - x) if y > x else math.inf], "subtract seconds"),
+        ([lambda a, x, b, y: (b - a) / (1 / x - 1 / y)], "ZeroDivisionError"),
+        ([lambda a, x, b, y: abs((b - a) / (1 / x - 1 / y)) if x != y else math.inf], "nothing is won back"),
+    ],
+}
 
-test_what_a_check_says = verdicts(SAID, globals(), lesson_07, "launched", replaced)
+
+@pytest.mark.parametrize(("exercise", "answers", "verdict"), cases(ANSWERS))
+def test_what_a_check_says(exercise, answers, verdict, monkeypatch):
+    monkeypatch.setattr(lesson_07, "launched", replaced)
+    assert verdict in repr(check(exercise, *answers))

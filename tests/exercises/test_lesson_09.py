@@ -3,8 +3,8 @@
 import pytest
 from ray.train import ScalingConfig
 
-from course.exercises import registry
-from verdicts import Runs, changes, verdicts
+from course.exercises import check, registry
+from verdicts import Runs, cases, solution
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("course/exercises/", "lessons/checks/")]
 
@@ -26,56 +26,69 @@ def both(*values):
     return Runs(*[[value, value] for value in values])
 
 
-SAID = """
-09-5
-  lambda workers, cores: max(1, workers / cores) => solved
-  lambda workers, cores: max(1, workers - cores) => three workers share two cores
-  lambda workers, cores: min(1, cores / workers) => core's share
-  lambda workers, cores: workers / cores => faster than one core
-  lambda workers, cores: workers - cores + 0.5 if workers > cores else 1 => that is not it
-09-2
-  both(3 * 33_000.0, 3 * 32_000.0) => solved
-  both(3 * 32_000.0, 3 * 33_000.0) => solved
-  both(3 * 32_000.0, 3 * 32_000.0) => processed 64 rows in each step, of 65
-  both(3 * 33_000.0, 3 * 33_000.0) => processed 66 rows in each step, of 65
-  both(3 * 65_000.0, 3 * 65_000.0) => a worker processed all 65 rows
-  both(3 * 65_000.0, 3 * 65.0) => come from rank 0
-  both(3 * 33_000.0, 3 * 33.0) => come from rank 0
-  Runs([3 * 33_000.0, 33.0]) => rank 0 returns 99000, and rank 1 33: both
-  # both ranks' sum
-  both(3 * 33_032.0, 3 * 32_033.0) => 33.032 rows of the slow rank 0, then 32.033
-09-3
-  both(1, 0, 0, 1) => solved
-  # of whole steps, which take both equally long
-  both(1, 0, 1) => it returns 1, and rank 0 is slow
-  both(1, 1) => it returns 1, and rank 0 is slow
-  Runs([1, 0]) => rank 0 returns 1, and rank 1 0
-  both(0, 0) => it returns 0, and rank 1 is slow
-09-4
-  workers(12, CPU=3) => solved
-  workers(16, CPU=3) => on one node
-  workers(13, CPU=3) => and the head has some, too
-  workers(10, CPU=3) => the head has CPUs, too
-  workers(12) => resources_per_worker
-"""
+ANSWERS = {
+    "09-5": [
+        ([lambda workers, cores: max(1, workers / cores)], "solved"),
+        ([lambda workers, cores: max(1, workers - cores)], "three workers share two cores"),
+        ([lambda workers, cores: min(1, cores / workers)], "core's share"),
+        ([lambda workers, cores: workers / cores], "faster than one core"),
+        ([lambda workers, cores: workers - cores + 0.5 if workers > cores else 1], "that is not it"),
+    ],
+    "09-2": [
+        ([both(3 * 33_000.0, 3 * 32_000.0)], "solved"),
+        ([both(3 * 32_000.0, 3 * 33_000.0)], "solved"),
+        ([both(3 * 32_000.0, 3 * 32_000.0)], "processed 64 rows in each step, of 65"),
+        ([both(3 * 33_000.0, 3 * 33_000.0)], "processed 66 rows in each step, of 65"),
+        ([both(3 * 65_000.0, 3 * 65_000.0)], "a worker processed all 65 rows"),
+        ([both(3 * 65_000.0, 3 * 65.0)], "come from rank 0"),
+        ([Runs([3 * 33_000.0, 33.0])], "rank 0 returns 99000, and rank 1 33: both"),
+        # both ranks' sum
+        ([both(3 * 33_032.0, 3 * 32_033.0)], "33.032 rows of the slow rank 0, then 32.033"),
+    ],
+    "09-3": [
+        ([both(1, 0, 0, 1)], "solved"),
+        # of whole steps, which take both equally long
+        ([both(1, 0, 1)], "it returns 1, and rank 0 is slow"),
+        ([Runs([1, 0])], "rank 0 returns 1, and rank 1 0"),
+        ([both(0, 0)], "it returns 0, and rank 1 is slow"),
+    ],
+    "09-4": [
+        ([workers(12, CPU=3)], "solved"),
+        ([workers(16, CPU=3)], "on one node"),
+        ([workers(13, CPU=3)], "and the head has some, too"),
+        ([workers(10, CPU=3)], "the head has CPUs, too"),
+        ([workers(12)], "resources_per_worker"),
+    ],
+}
 
-test_what_a_check_says = pytest.mark.each_change(verdicts(SAID, globals(), lesson_09, "_of_both", in_turn))
+
+@pytest.mark.each_change
+@pytest.mark.parametrize(("exercise", "answers", "verdict"), cases(ANSWERS))
+def test_what_a_check_says(exercise, answers, verdict, monkeypatch):
+    monkeypatch.setattr(lesson_09, "_of_both", in_turn)
+    assert verdict in repr(check(exercise, *answers))
 
 
 MEDIAN = "statistics.median(seconds)"
-CHANGED = r"""
-09-1
-  {} => solved
-  {MEDIAN: "statistics.mean(seconds)"} => do the first exchange and the slow ones
-  {MEDIAN: "seconds[0]"} => do the first exchange and the slow ones
-  {"    dist.all_reduce(medians, op=dist.ReduceOp.MAX)\n": ""} => the ranks return different values
-  {"ReduceOp.MAX": "ReduceOp.MIN"} => that is what rank 0 measured
-  {"return alpha, beta": "return beta, alpha"} => return alpha first
-  {"return alpha, beta": "return alpha"} => a tuple (alpha, beta) is expected
-  {"small / rounds - beta * 1 / workers": "small - beta * 4 / 3"} => all 4 messages together
-  {" * workers / rounds": ""} => all 4 messages together
-  {" * workers / rounds": " / rounds"} => 1/n of the size
-  {" - beta * 1 / workers": ""} => sends a megabyte, too
-"""
 
-test_a_run_that_a_check_starts = pytest.mark.usefixtures("lab")(changes(CHANGED, globals()))
+
+CHANGED = {
+    "09-1": [
+        ({}, "solved"),
+        ({MEDIAN: "statistics.mean(seconds)"}, "do the first exchange and the slow ones"),
+        ({"    dist.all_reduce(medians, op=dist.ReduceOp.MAX)\n": ""}, "the ranks return different values"),
+        ({"ReduceOp.MAX": "ReduceOp.MIN"}, "that is what rank 0 measured"),
+        ({"return alpha, beta": "return beta, alpha"}, "return alpha first"),
+        ({"return alpha, beta": "return alpha"}, "a tuple (alpha, beta) is expected"),
+        ({"small / rounds - beta * 1 / workers": "small - beta * 4 / 3"}, "all 4 messages together"),
+        ({" * workers / rounds": ""}, "all 4 messages together"),
+        ({" * workers / rounds": " / rounds"}, "1/n of the size"),
+        ({" - beta * 1 / workers": ""}, "sends a megabyte, too"),
+    ],
+}
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(CHANGED))
+def test_a_run_that_a_check_starts(exercise, change, verdict):
+    assert verdict in repr(check(exercise, *solution(exercise, change)))

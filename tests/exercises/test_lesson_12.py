@@ -8,7 +8,7 @@ import pytest
 
 from course.exercises import check, predict, reveal, solved
 from course.schedule import all_reduce, compute, recv, send, start, wait
-from verdicts import changes, solution, verdicts
+from verdicts import cases, solution
 
 pytestmark = pytest.mark.slow
 
@@ -41,16 +41,20 @@ def by_the_engine(rank, world, values):
     return (yield all_reduce(values[rank]))
 
 
-test_what_a_check_says = verdicts(
-    """
-12-1
-  even_ranks_first => some messages wait for others
-12-2
-  everything_around => rank 0 sends 2.88 MB, and a ring sends 1.92 MB
-  by_the_engine => it uses `all_reduce`
-""",
-    globals(),
-)
+ANSWERS = {
+    "12-1": [
+        ([even_ranks_first], "some messages wait for others"),
+    ],
+    "12-2": [
+        ([everything_around], "rank 0 sends 2.88 MB, and a ring sends 1.92 MB"),
+        ([by_the_engine], "it uses `all_reduce`"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("exercise", "answers", "verdict"), cases(ANSWERS))
+def test_what_a_check_says(exercise, answers, verdict):
+    assert verdict in repr(check(exercise, *answers))
 
 
 def backward(layer, grads, source):
@@ -71,77 +75,132 @@ STARTED = "started.append((bucket, (yield start(all_reduce(flat)))))\n"
 AFTERWARDS = "    for bucket, one in started"
 MEAN, GATHER = "(yield reduce_scatter(gradient)) / world", "weights = yield all_gather(part)"
 AT_THE_END = {GATHER: "weights[mine] = part", "return weights": "return (yield all_gather(weights[mine]))"}
-MISTAKES = r"""
-12-1
-  {SEND: SEND.replace("sending = yield start(", "yield (")[:-1] + ")", WAIT: ""}
-    => They wait in a circle: 0 → 1 → 0. To fix it: let one of them receive first
-  {"rank + 1": "rank - 1", "recv((rank - 1": "recv((rank + 1"}
-    => rank 0 returns what belongs to rank 1: it should be what rank 2 sent
-  {"return other": "return values[rank]"} => rank 0 returns what belongs to rank 0
-  {SEND: "yield compute(0)", "yield recv((rank - 1) % world)": "values[rank - 1]", WAIT: ""}
-    => what the others have must be sent
-  {} => solved
-12-2
-  {"2 * (world - 1)": "world - 1"} => piece 0 of rank 0's result lacks the numbers of rank 1
-  {" if step < world - 1 else got": ""} => twice or more
-  {"step < world - 1": "step < world - 2"} => lacks the numbers of rank
-  {"np.concatenate(pieces)": "np.concatenate(pieces) / world"} => is the mean: return the sum
-  {"pieces[(rank - step)": "pieces[(rank + 1 - step)"} => piece 0 of rank 0's result
-  {"concatenate(pieces)": "concatenate(pieces[::-1])"} => the pieces are in the wrong order
-  {"yield wait(sending)": "yield wait(sending)\n        yield compute(1)"}
-    => all links should work at the same time
-  {".copy()": "",
-   ADDS: f"if step < world - 1:\n{ADD}\n        else:\n            pieces[into] = got"}
-    => `pieces[into] += got`, an array that it was given
-  {"if step < world - 1 else": "if ... else"} => still has a `...`
-  {} => solved
-12-3
-  {OF_LAYER: "", CLEARED: f"{CLEARED}{OF_LAYER}"} => is too early: it has zeros
-  {LAST: "            bucket = [layer] if layer else []"} => sends layer 4 twice
-  {" / world": ""} => is the sum: divide by the number of ranks
-  {"layer == 0 or sum": "sum"} => this rank's own gradient, and never sent
-  {"(yield start(all_reduce(flat)))": "(yield all_reduce(flat))", "(yield wait(one))": "one"}
-    => backward doesn't go on until it's through
-  {FULL: "if True"} => there are 6 all-reduces, and buckets of 700 numbers need 3
-  {">= size": ">= size + 1"} => there are 2 all-reduces, and buckets of 700 numbers need 3
-  {"reversed(range(len(grads)))": "range(len(grads))", "layer == 0": "layer == len(grads) - 1"}
-    => a backward pass goes from the last layer to the first
-  {"return grads": "return grads[::-1]"} => for layer 0 is the average of layer 5
-  {">= size": ">= 1e9"} => nothing is sent before the end of backward
-  {"source[rank])\n        bucket": "source[(rank + 1) % world])\n        bucket"}
-    => rank 0 reads entry 1 of a list that has one for each rank
-  {"layer == 0 or sum": "sum", AFTERWARDS: f"    {FLAT}    {STARTED}{AFTERWARDS}"}
-    => if the first layer fills the last bucket exactly
-  {AFTERWARDS: f"    yield all_reduce(np.zeros(0))\n{AFTERWARDS}"}
-    => there are 4 all-reduces, and one of them is empty
-  {"layer == 0 or sum": "sum", AFTERWARDS: f"    if bucket:\n        {FLAT}        {STARTED}{AFTERWARDS}"}
-    => solved
-  {} => solved
-12-4
-  {MEAN: "yield reduce_scatter(gradient)"} => not divided by the number of ranks
-  {"0.9 * velocity + ": ""} => trained without momentum
-  {"slice(rank * size, (rank + 1)": "slice((rank + 1) % world * size, ((rank + 1) % world + 1)"}
-    => part 0 of the weights is made of part 1 and the gradient of part 0
-  {MEAN: "gradient[mine]"} => the weights of rank 0 differ from those of `replicated`
-  {GATHER: "weights[mine] = part"} => the weights of rank 0 differ in part 1, 2, 3, 4, 5, 6, 7
-  AT_THE_END => an `all_gather` belongs at the end of each step
-  AT_THE_END | {"        average": "        weights = yield all_gather(weights[mine])\n        average"}
-    => one `reduce_scatter` and one `all_gather` in each step are enough
-  {"gradients[rank]": "gradients[(rank + 1) % world]"}
-    => rank 0 reads entry 1 of a list that has one for each rank
-  {"zeros(size)": "zeros(len(weights))", "reduce_scatter": "all_reduce",
-   "lr * velocity": "lr * velocity[mine]"}
-    => a rank sends 1.50 times as much
-  {"weights = weights.copy()": "weights, kept = weights.copy(), []",
-   "        part": "        kept.append(weights[mine])\n        part"}
-    => times the weights, and 2.5 is the limit
-  {".copy()": "", "part = weights[mine] - lr": "weights[mine] -= lr", "(part)": "(weights[mine])"}
-    => `weights[mine] -= lr * velocity`, an array that it was given
-  {"zeros(size)": "zeros(3)"} => raised ValueError on rank 0 in line
-  {} => solved
-"""
 GIVEN = {"compute": compute, "all_reduce": all_reduce, "backward": backward}
-test_what_a_check_says_of_a_change = changes(MISTAKES, globals(), **GIVEN)
+
+
+MISTAKES = {
+    "12-1": [
+        (
+            {SEND: SEND.replace("sending = yield start(", "yield (")[:-1] + ")", WAIT: ""},
+            "They wait in a circle: 0 → 1 → 0. To fix it: let one of them receive first",
+        ),
+        (
+            {"rank + 1": "rank - 1", "recv((rank - 1": "recv((rank + 1"},
+            "rank 0 returns what belongs to rank 1: it should be what rank 2 sent",
+        ),
+        ({"return other": "return values[rank]"}, "rank 0 returns what belongs to rank 0"),
+        (
+            {SEND: "yield compute(0)", "yield recv((rank - 1) % world)": "values[rank - 1]", WAIT: ""},
+            "what the others have must be sent",
+        ),
+        ({}, "solved"),
+    ],
+    "12-2": [
+        ({"2 * (world - 1)": "world - 1"}, "piece 0 of rank 0's result lacks the numbers of rank 1"),
+        ({" if step < world - 1 else got": ""}, "twice or more"),
+        ({"step < world - 1": "step < world - 2"}, "lacks the numbers of rank"),
+        ({"np.concatenate(pieces)": "np.concatenate(pieces) / world"}, "is the mean: return the sum"),
+        ({"pieces[(rank - step)": "pieces[(rank + 1 - step)"}, "piece 0 of rank 0's result"),
+        ({"concatenate(pieces)": "concatenate(pieces[::-1])"}, "the pieces are in the wrong order"),
+        (
+            {"yield wait(sending)": "yield wait(sending)\n        yield compute(1)"},
+            "all links should work at the same time",
+        ),
+        (
+            {
+                ".copy()": "",
+                ADDS: f"if step < world - 1:\n{ADD}\n        else:\n            pieces[into] = got",
+            },
+            "`pieces[into] += got`, an array that it was given",
+        ),
+        ({"if step < world - 1 else": "if ... else"}, "still has a `...`"),
+        ({}, "solved"),
+    ],
+    "12-3": [
+        ({OF_LAYER: "", CLEARED: f"{CLEARED}{OF_LAYER}"}, "is too early: it has zeros"),
+        ({LAST: "            bucket = [layer] if layer else []"}, "sends layer 4 twice"),
+        ({" / world": ""}, "is the sum: divide by the number of ranks"),
+        ({"layer == 0 or sum": "sum"}, "this rank's own gradient, and never sent"),
+        (
+            {"(yield start(all_reduce(flat)))": "(yield all_reduce(flat))", "(yield wait(one))": "one"},
+            "backward doesn't go on until it's through",
+        ),
+        ({FULL: "if True"}, "there are 6 all-reduces, and buckets of 700 numbers need 3"),
+        ({">= size": ">= size + 1"}, "there are 2 all-reduces, and buckets of 700 numbers need 3"),
+        (
+            {"reversed(range(len(grads)))": "range(len(grads))", "layer == 0": "layer == len(grads) - 1"},
+            "a backward pass goes from the last layer to the first",
+        ),
+        ({"return grads": "return grads[::-1]"}, "for layer 0 is the average of layer 5"),
+        ({">= size": ">= 1e9"}, "nothing is sent before the end of backward"),
+        (
+            {"source[rank])\n        bucket": "source[(rank + 1) % world])\n        bucket"},
+            "rank 0 reads entry 1 of a list that has one for each rank",
+        ),
+        (
+            {"layer == 0 or sum": "sum", AFTERWARDS: f"    {FLAT}    {STARTED}{AFTERWARDS}"},
+            "if the first layer fills the last bucket exactly",
+        ),
+        (
+            {AFTERWARDS: f"    yield all_reduce(np.zeros(0))\n{AFTERWARDS}"},
+            "there are 4 all-reduces, and one of them is empty",
+        ),
+        (
+            {
+                "layer == 0 or sum": "sum",
+                AFTERWARDS: f"    if bucket:\n        {FLAT}        {STARTED}{AFTERWARDS}",
+            },
+            "solved",
+        ),
+        ({}, "solved"),
+    ],
+    "12-4": [
+        ({MEAN: "yield reduce_scatter(gradient)"}, "not divided by the number of ranks"),
+        ({"0.9 * velocity + ": ""}, "trained without momentum"),
+        (
+            {"slice(rank * size, (rank + 1)": "slice((rank + 1) % world * size, ((rank + 1) % world + 1)"},
+            "part 0 of the weights is made of part 1 and the gradient of part 0",
+        ),
+        ({MEAN: "gradient[mine]"}, "the weights of rank 0 differ from those of `replicated`"),
+        ({GATHER: "weights[mine] = part"}, "the weights of rank 0 differ in part 1, 2, 3, 4, 5, 6, 7"),
+        (AT_THE_END, "an `all_gather` belongs at the end of each step"),
+        (
+            AT_THE_END
+            | {"        average": "        weights = yield all_gather(weights[mine])\n        average"},
+            "one `reduce_scatter` and one `all_gather` in each step are enough",
+        ),
+        (
+            {"gradients[rank]": "gradients[(rank + 1) % world]"},
+            "rank 0 reads entry 1 of a list that has one for each rank",
+        ),
+        (
+            {
+                "zeros(size)": "zeros(len(weights))",
+                "reduce_scatter": "all_reduce",
+                "lr * velocity": "lr * velocity[mine]",
+            },
+            "a rank sends 1.50 times as much",
+        ),
+        (
+            {
+                "weights = weights.copy()": "weights, kept = weights.copy(), []",
+                "        part": "        kept.append(weights[mine])\n        part",
+            },
+            "times the weights, and 2.5 is the limit",
+        ),
+        (
+            {".copy()": "", "part = weights[mine] - lr": "weights[mine] -= lr", "(part)": "(weights[mine])"},
+            "`weights[mine] -= lr * velocity`, an array that it was given",
+        ),
+        ({"zeros(size)": "zeros(3)"}, "raised ValueError on rank 0 in line"),
+        ({}, "solved"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(MISTAKES))
+def test_what_a_check_says_of_a_change(exercise, change, verdict):
+    assert verdict in repr(check(exercise, *solution(exercise, change, **GIVEN)))
 
 
 @pytest.mark.parametrize(

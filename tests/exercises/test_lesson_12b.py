@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from course.exercises import check
 from course.schedule import all_reduce
-from verdicts import changes, verdicts
+from verdicts import cases, solution
 
 pytestmark = pytest.mark.slow
 
@@ -22,21 +23,24 @@ def solved(stages, idle):
     return next(m for m in range(1, 999) if (stages - 1) / (m + stages - 1) <= idle)
 
 
-SAID = """
-12b-2
-  lambda stages, idle: (stages - 1) * (1 - idle) / idle => round up
-  lambda stages, idle: solved(stages, idle) - 1 => one too few
-  lambda stages, idle: solved(stages, idle) + 1 => one fewer is enough
-  lambda stages, idle: int(np.ceil((stages - 1) / idle)) => compared with the computing
-  lambda stages, idle: "7" => a number is expected
-  lambda stages, idle: stages => that is not it
-  lambda stages, idle: round((stages - 1) * (1 - idle) / idle) => one too few
-  lambda s, idle: max(1, int(np.ceil((s - 1) * (1 - idle) / idle))) => `ceil` goes one too far
-  lambda stages, idle: solved(stages, idle) * (stages > 1) => there is at least one micro-batch
-  solved => solved
-"""
+ANSWERS = {
+    "12b-2": [
+        ([lambda stages, idle: (stages - 1) * (1 - idle) / idle], "round up"),
+        ([lambda stages, idle: solved(stages, idle) - 1], "one too few"),
+        ([lambda stages, idle: solved(stages, idle) + 1], "one fewer is enough"),
+        ([lambda stages, idle: int(np.ceil((stages - 1) / idle))], "compared with the computing"),
+        ([lambda stages, idle: "7"], "a number is expected"),
+        ([lambda stages, idle: stages], "that is not it"),
+        ([lambda s, idle: max(1, int(np.ceil((s - 1) * (1 - idle) / idle)))], "`ceil` goes one too far"),
+        ([lambda stages, idle: solved(stages, idle) * (stages > 1)], "there is at least one micro-batch"),
+        ([solved], "solved"),
+    ],
+}
 
-test_what_a_check_says = verdicts(SAID, globals())
+
+@pytest.mark.parametrize(("exercise", "answers", "verdict"), cases(ANSWERS))
+def test_what_a_check_says(exercise, answers, verdict):
+    assert verdict in repr(check(exercise, *answers))
 
 
 OWN, SCATTER = "batch[rank::world]", "total = yield reduce_scatter(gradient)"
@@ -45,43 +49,69 @@ KEPT = {
     " outputs.append": " kept.append(weights); outputs.append",
 }
 WARM_UP, COOL_DOWN = "min(world - rank - 1, count)", "range(count - warm_up, count)"
-MISTAKES = r"""
-12b-1
-  {"lr * total / world": "lr * total"} => was updated with the sum: divide by the number of ranks
-  {SCATTER: "yield reduce_scatter(gradient)\n            total = np.split(gradient, world)[rank] * world"}
-    => with this rank's own gradient only
-  {OWN: "batch[0::world]"} => rank 3's shard of layer 0 was updated with the batch rows of rank 0 only
-  {"[rank].copy()": "[(rank + 1) % world].copy()"}
-    => rank 3's shard of layer 0 differs from that of `data_parallel`
-  {f"            {SCATTER}\n": "",
-   "gradient, slope": f"{SCATTER.replace('gradient', 'weights * 0')}; gradient, slope"}
-    => is as before the training
-  {"            shards[number] -= lr * total / world\n": ""} => is as before the training
-  {"return shards": "return [np.concatenate([shard] * world) for shard in shards]"}
-    => is a whole layer: keep 16 of its 64 rows
-  KEPT => MB are one layer): which array is still in a variable?
-  {"            del gradient, total\n": ""} => MB are one layer): which array is still in a variable?
-  KEPT | {"yield all_gather(shards[number])": "kept[number]"} => is a layer kept from forward to backward?
-  {SCATTER: "total = np.split((yield all_reduce(gradient)), world)[rank].copy()"}
-    => a rank sends 1.33 times as much as it must
-  {"[rank].copy()": "[rank]"} => an array that it was given and that belongs to the caller
-  {'            yield compute(1, "F")\n': "", '            yield compute(2, "B")\n': ""}
-    => rank 0 computes for 0 units, and in `data_parallel` for 36
-  {OWN: "batch"} => with the rows of all ranks. Its own are `batch[rank::world]`
-  {} => solved
-12b-3
-  {WARM_UP: "count"} => rank 0 keeps 8 micro-batches at once, and 4 are enough
-  {WARM_UP: "0"} => it works, but the bubble is
-  {WARM_UP: "min(world - rank, count)"} => rank 0 keeps 5 micro-batches at once
-  {WARM_UP: "min(rank, count)"} => They wait in a circle: 0 → 1 → 0. To fix it: each send
-  {COOL_DOWN: "()"} => rank 0 never makes the backward pass of micro-batch 5
-  {COOL_DOWN: f"[*{COOL_DOWN}, 0]"} => makes the backward pass of micro-batch 0 twice
-  {"return plan": "return plan[1:]"} => never makes the forward pass of micro-batch 0
-  {WARM_UP: "0", '("F", warm_up + number), ("B", number)': '("B", number), ("F", number)'}
-    => makes the backward pass of micro-batch 0 too early
-  {WARM_UP: "count", COOL_DOWN: "reversed(range(count))"} => messages arrive from 0 on
-  {"return plan": "return 'F0 B0'  #"} => a list of pairs such as ('F', 0) is expected
-  {} => solved
-"""
 GIVEN = {"forward": forward, "backward": backward, "all_reduce": all_reduce}
-test_what_a_check_says_of_a_change = changes(MISTAKES, globals(), **GIVEN)
+
+
+MISTAKES = {
+    "12b-1": [
+        ({"lr * total / world": "lr * total"}, "was updated with the sum: divide by the number of ranks"),
+        (
+            {
+                SCATTER: "yield reduce_scatter(gradient)\n"
+                "            total = np.split(gradient, world)[rank] * world"
+            },
+            "with this rank's own gradient only",
+        ),
+        (
+            {OWN: "batch[0::world]"},
+            "rank 3's shard of layer 0 was updated with the batch rows of rank 0 only",
+        ),
+        (
+            {"[rank].copy()": "[(rank + 1) % world].copy()"},
+            "rank 3's shard of layer 0 differs from that of `data_parallel`",
+        ),
+        ({"            shards[number] -= lr * total / world\n": ""}, "is as before the training"),
+        (
+            {"return shards": "return [np.concatenate([shard] * world) for shard in shards]"},
+            "is a whole layer: keep 16 of its 64 rows",
+        ),
+        (KEPT, "MB are one layer): which array is still in a variable?"),
+        ({"            del gradient, total\n": ""}, "MB are one layer): which array is still in a variable?"),
+        (
+            KEPT | {"yield all_gather(shards[number])": "kept[number]"},
+            "is a layer kept from forward to backward?",
+        ),
+        (
+            {SCATTER: "total = np.split((yield all_reduce(gradient)), world)[rank].copy()"},
+            "a rank sends 1.33 times as much as it must",
+        ),
+        ({"[rank].copy()": "[rank]"}, "an array that it was given and that belongs to the caller"),
+        (
+            {'            yield compute(1, "F")\n': "", '            yield compute(2, "B")\n': ""},
+            "rank 0 computes for 0 units, and in `data_parallel` for 36",
+        ),
+        ({OWN: "batch"}, "with the rows of all ranks. Its own are `batch[rank::world]`"),
+        ({}, "solved"),
+    ],
+    "12b-3": [
+        ({WARM_UP: "count"}, "rank 0 keeps 8 micro-batches at once, and 4 are enough"),
+        ({WARM_UP: "0"}, "it works, but the bubble is"),
+        ({WARM_UP: "min(world - rank, count)"}, "rank 0 keeps 5 micro-batches at once"),
+        ({WARM_UP: "min(rank, count)"}, "They wait in a circle: 0 → 1 → 0. To fix it: each send"),
+        ({COOL_DOWN: "()"}, "rank 0 never makes the backward pass of micro-batch 5"),
+        ({COOL_DOWN: f"[*{COOL_DOWN}, 0]"}, "makes the backward pass of micro-batch 0 twice"),
+        ({"return plan": "return plan[1:]"}, "never makes the forward pass of micro-batch 0"),
+        (
+            {WARM_UP: "0", '("F", warm_up + number), ("B", number)': '("B", number), ("F", number)'},
+            "makes the backward pass of micro-batch 0 too early",
+        ),
+        ({WARM_UP: "count", COOL_DOWN: "reversed(range(count))"}, "messages arrive from 0 on"),
+        ({"return plan": "return 'F0 B0'  #"}, "a list of pairs such as ('F', 0) is expected"),
+        ({}, "solved"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(MISTAKES))
+def test_what_a_check_says_of_a_change(exercise, change, verdict):
+    assert verdict in repr(check(exercise, *solution(exercise, change, **GIVEN)))

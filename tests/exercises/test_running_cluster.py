@@ -48,6 +48,6 @@ def test_a_function_runs_in_a_task(lab):
         raise KeyError("label")
 
     assert in_a_task(lambda x: x + 1, 1, name="f") == 2
-    for function, said in ((fails, "f raised KeyError"), (lambda: len(data), "2.0 MB"), (7, "a function")):
-        with pytest.raises(Wrong, match=said):
+    for function, fact in ((fails, "f raised KeyError"), (lambda: len(data), "2.0 MB"), (7, "a function")):
+        with pytest.raises(Wrong, match=fact):
             in_a_task(function, name="f")

@@ -19,9 +19,9 @@ from benchmarks import _campaign_runs as runs
 SEED = 248
 
 
-def plan(**about):
+def plan(**more):
     fixed = {"seed": 0, "number": 0, "kind": "torch", "fault": "kill rank", "share": 0.5, "rank": 0}
-    return campaign.Plan(**{**fixed, "seconds": 1.0, "epochs": 3, "steps": 2, **about})
+    return campaign.Plan(**{**fixed, "seconds": 1.0, "epochs": 3, "steps": 2, **more})
 
 
 @pytest.mark.parametrize("kept, lost", [(0, False), (1, True)])
@@ -61,7 +61,7 @@ class Kept:
 
 
 @pytest.mark.parametrize(
-    "epochs, harm, said",
+    "epochs, harm, fact",
     [
         (3, lambda state: state, None),
         (2, lambda state: state, "the last checkpoint is of epoch 1"),
@@ -69,15 +69,15 @@ class Kept:
         (3, lambda state: {**state, "epoch": 1}, "weights differ by"),
     ],
 )
-def test_the_model_and_its_checkpoints_are_compared(tmp_path, epochs, harm, said):
+def test_the_model_and_its_checkpoints_are_compared(tmp_path, epochs, harm, fact):
     world = Kept(tmp_path, epochs)
     path = Path(tmp_path, "0", "state.json")
     path.write_text(json.dumps(harm(json.loads(path.read_text()))))
     result = world.listed("")[-1]
-    if said is None:
+    if fact is None:
         campaign._check_model(plan(), "", world, result)
     else:
-        with pytest.raises(campaign.Broken, match=said):
+        with pytest.raises(campaign.Broken, match=fact):
             campaign._check_model(plan(), "", world, result)
 
 

@@ -14,7 +14,6 @@ from labkit.local import family
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
 from labs import runs, until
-from tables import table
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/", "course/faults.py"), pytest.mark.fault]
 
@@ -26,19 +25,19 @@ def test_a_notice_reaches_the_node(lab, home):
     # Idle and drained, so Ray ends it, but not its fork server.
     until(lambda: added.name not in [node.name for node in lab.nodes])
     left = family.running(home, "cluster", added.name)
-    assert any(runs(one.pid) for one in left)
+    assert any(runs(member.pid) for member in left)
     lab.remove_node(lab.add_node(cpus=1))
-    assert not any(runs(one.pid) for one in left)
+    assert not any(runs(member.pid) for member in left)
 
 
-REFUSED = """
-  lambda: faults.drain_node("head") => the cluster would end
-  lambda: faults.drain_node("node-77") => started no such node
-  lambda: faults.kill_rank(0) => no run was named
-"""
+REFUSED = [
+    (lambda: faults.drain_node("head"), "the cluster would end"),
+    (lambda: faults.drain_node("node-77"), "started no such node"),
+    (lambda: faults.kill_rank(0), "no run was named"),
+]
 
 
-@pytest.mark.parametrize("fault, why", table(REFUSED, globals()))
+@pytest.mark.parametrize("fault, why", REFUSED)
 def test_what_cannot_be_made_is_refused_with_a_reason(lab, fault, why):
     made = fault().now()
     assert made.outcome == "refused" and why in made.did and "fix:" in made.did
@@ -55,10 +54,10 @@ def test_wrong_use_is_an_error(home):
 def test_a_rank_on_another_machine_is_not_mistaken_for_a_local_process(lab):
     """It has the pid of one of the lab's own processes here."""
     panel = TrainPanel("faults")
-    one = faults.running(panel)[0]
-    worker = SimpleNamespace(pid=one.pid, node="elsewhere")
+    here = faults.running(panel)[0]
+    worker = SimpleNamespace(pid=here.pid, node="elsewhere")
     stand_in = SimpleNamespace(settings=panel.settings, state=SimpleNamespace(workers={0: worker}))
     with pytest.raises(LabError, match="no process of it on this machine; .* 0 on elsewhere"):
         faults._rank(stand_in, 0)
-    worker.node = one.node
-    assert faults._rank(stand_in, 0) == [one.process]
+    worker.node = here.node
+    assert faults._rank(stand_in, 0) == [here.process]

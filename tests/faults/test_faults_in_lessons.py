@@ -9,6 +9,8 @@ import build
 import lesson
 from course import faults
 from labkit.errors import LabError
+from labkit.panel import Panel
+from runs_told import Run
 
 LESSONS = {lesson.number(path): path for path in build.sources()}
 CELLS = [
@@ -29,12 +31,11 @@ def refused():
 
 def missed():
     """A fault for step 17 of a run that ended before."""
-    panel = SimpleNamespace(run_id="later", state=SimpleNamespace(over=True, workers=MagicMock(leader=None)))
-    fault = faults.Fault("kill rank 1", MagicMock())
-    fault._panel = panel
-    fault._reached = lambda moment: False
-    fault._run((0, 17))
-    return fault
+    run, panel = Run("late"), Panel("late")
+    panel.state = run.state
+    fault = faults.Fault("kill rank 1", MagicMock()).at(panel, step=17)
+    run.state.end("finished")
+    return fault.wait(90)
 
 
 @pytest.mark.parametrize(

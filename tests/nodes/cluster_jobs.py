@@ -28,7 +28,7 @@ from labkit.train import TrainPanel, hang
 from labkit.tune import SweepPanel
 
 SHARED = os.environ["SHARED"]
-told: dict[str, object] = {}
+outcome: dict[str, object] = {}
 
 
 def train_loop(config):
@@ -82,8 +82,8 @@ def watching(panel):
 
     def look():
         while not over.wait(0.05):
-            if panel.state.heard_at > panel.state.started_at and "first_event" not in told:
-                told["first_event"] = round(panel.state.heard_at - panel.state.started_at, 1)
+            if panel.state.heard_at > panel.state.started_at and "first_event" not in outcome:
+                outcome["first_event"] = round(panel.state.heard_at - panel.state.started_at, 1)
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -92,7 +92,7 @@ def watching(panel):
     finally:
         over.set()
         thread.join()
-        told["status"], told["seconds"] = panel.state.status, round(panel.state.elapsed(), 1)
+        outcome["status"], outcome["seconds"] = panel.state.status, round(panel.state.elapsed(), 1)
 
 
 def followed(panel, trainer):
@@ -100,16 +100,18 @@ def followed(panel, trainer):
     with watching(panel):
         result = panel.fit(trainer)
     workers = panel.state.workers
-    told["workers"] = {rank: [one.node, one.pid, one.made, one.rows] for rank, one in workers.items()}
-    told["history"], told["prints"] = len(panel.state.history), list(panel.state.prints)
-    told["checkpoint"] = os.path.isdir(result.checkpoint.path)
+    outcome["workers"] = {
+        rank: [worker.node, worker.pid, worker.made, worker.rows] for rank, worker in workers.items()
+    }
+    outcome["history"], outcome["prints"] = len(panel.state.history), list(panel.state.prints)
+    outcome["checkpoint"] = os.path.isdir(result.checkpoint.path)
 
 
 def train():
     panel = TrainPanel("train", reporter=NullReporter())
     followed(panel, trainer_of())
-    told["collide"] = [has_its_pid(worker.pid) for worker in panel.state.workers.values()]
-    told["explained"] = hang.explain(panel.state.workers.values())
+    outcome["collide"] = [has_its_pid(worker.pid) for worker in panel.state.workers.values()]
+    outcome["explained"] = hang.explain(panel.state.workers.values())
 
 
 def has_its_pid(pid):
@@ -134,8 +136,8 @@ def slowly():
 def validation():
     panel = TrainPanel("validation", reporter=NullReporter())
     followed(panel, trainer_of(validates=True))
-    told["validated"] = [checkpoint.status for checkpoint in panel.state.checkpoints]
-    told["metrics"] = [checkpoint.metrics.get("files") for checkpoint in panel.state.checkpoints]
+    outcome["validated"] = [checkpoint.status for checkpoint in panel.state.checkpoints]
+    outcome["metrics"] = [checkpoint.metrics.get("files") for checkpoint in panel.state.checkpoints]
 
 
 def sweep():
@@ -148,8 +150,8 @@ def sweep():
     )
     with panel.watch(tuner):
         results = tuner.fit()
-    told["best"], told["trials"] = results.get_best_result().config, len(panel.state.trials)
-    told["status"], told["errors"] = panel.state.status, len(results.errors)
+    outcome["best"], outcome["trials"] = results.get_best_result().config, len(panel.state.trials)
+    outcome["status"], outcome["errors"] = panel.state.status, len(results.errors)
 
 
 def is_idle():
@@ -167,16 +169,16 @@ def main(job: str) -> None:
         warnings.simplefilter("always")
         try:
             lab = cluster.connect(os.environ["ADDRESS"])
-            told["connect"] = round(time.monotonic() - began, 1)
-            told["nodes"] = [node.address for node in lab.nodes]
+            outcome["connect"] = round(time.monotonic() - began, 1)
+            outcome["nodes"] = [node.address for node in lab.nodes]
             globals()[job]()
-            told["idle"] = is_idle()
+            outcome["idle"] = is_idle()
             lab.stop()
         except LabError as error:
-            told["error"] = [error.attempt, error.fact, error.fix]
-    told["warnings"] = [str(one.message) for one in warned if "autoscaler" in str(one.message)]
-    told["left"] = sorted(name for name in os.environ if name.startswith("RAY_"))
-    print(json.dumps(told))
+            outcome["error"] = [error.attempt, error.fact, error.fix]
+    outcome["warnings"] = [str(one.message) for one in warned if "autoscaler" in str(one.message)]
+    outcome["left"] = sorted(name for name in os.environ if name.startswith("RAY_"))
+    print(json.dumps(outcome))
 
 
 if __name__ == "__main__":

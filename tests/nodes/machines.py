@@ -139,10 +139,10 @@ class Network:
             environment: variables for what runs on it.
         """
         number = NAMES.index(name) + 1
-        given = {"HOME": "/root", "PATH": os.defpath, "LANG": "C.UTF-8", "RAY_USAGE_STATS_ENABLED": "0"}
-        machine = Machine(self, name, f"{SUBNET}.{number}", given | environment)
+        common = {"HOME": "/root", "PATH": os.defpath, "LANG": "C.UTF-8", "RAY_USAGE_STATS_ENABLED": "0"}
+        machine = Machine(self, name, f"{SUBNET}.{number}", common | environment)
         hidden = {str(Path.home()), str(ROOT), *([sys.prefix] if sys.prefix != sys.base_prefix else [])}
-        parents = tuple(f"{one}/" for one in hidden)
+        parents = tuple(f"{folder}/" for folder in hidden)
         variables = {
             "NAME": name,
             "PIDS": str(10_000 * number),  # which no other machine in the network has
@@ -150,7 +150,7 @@ class Network:
             "BASE": sys.base_prefix,
             "FOLDER": str(self.folder),
             # A folder within a hidden one is hidden with it; a second mount there would fail.
-            "HIDDEN": " ".join(sorted(one for one in hidden if not one.startswith(parents))),
+            "HIDDEN": " ".join(sorted(folder for folder in hidden if not folder.startswith(parents))),
             "KEPT": f"env shared {keeps}",
         }
         new = ("net", "mount", "uts", *(["pid"] if own_pids else []))

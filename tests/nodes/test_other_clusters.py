@@ -28,11 +28,11 @@ class Cluster:
     """A head and what has joined it.
 
     Attributes:
-        given: the variables that a person needs who uses it.
+        environment: the variables that a person needs who uses it.
     """
 
-    def __init__(self, net: machines.Network, given: dict[str, str]) -> None:
-        self.net, self.given = net, given
+    def __init__(self, net: machines.Network, environment: dict[str, str]) -> None:
+        self.net, self.environment = net, environment
         self.head, self.address = net.machines[0], f"{net.machines[0].address}:6379"
 
     def run(
@@ -41,7 +41,7 @@ class Cluster:
         """Exit status and output of a Python of this checkout, by default on the head's machine."""
         log = self.net.folder / "notebook.log"
         shared = {"ADDRESS": self.address, "SHARED": str(self.net.folder / "shared")}
-        variables = self.given | shared | variables
+        variables = self.environment | shared | variables
         there = self.net.notebook(machine or self.head, sys.executable, *command, log=log, **variables)
         try:
             return there.wait(seconds), log.read_text()
@@ -53,9 +53,9 @@ class Cluster:
         """What a job of `cluster_jobs.py` tells."""
         status, output = self.run(str(JOBS), name, **options)
         assert status == 0, output
-        told = json.loads(output.splitlines()[-1])
-        print(name, told)
-        return told
+        outcome = json.loads(output.splitlines()[-1])
+        print(name, outcome)
+        return outcome
 
 
 def start_ray(machine: machines.Machine, *options: str, **variables: str) -> None:
@@ -63,21 +63,21 @@ def start_ray(machine: machines.Machine, *options: str, **variables: str) -> Non
     machine.run(*command, **variables)
 
 
-def three_machines(net: machines.Network, given: dict[str, str]) -> Cluster:
+def three_machines(net: machines.Network, environment: dict[str, str]) -> Cluster:
     """A head without a CPU for workers, and two nodes of two CPUs."""
-    head = net.machine("head", own_pids=False, keeps="ray", **given)
+    head = net.machine("head", own_pids=False, keeps="ray", **environment)
     # Ray gives up on a server for a client after 30 s, which a busy machine needs for its imports.
     patience = {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "300"}
     start_ray(head, "--head", "--port=6379", "--num-cpus=0", f"--temp-dir={net.folder}/ray", **patience)
     for name in ("node-2", "node-3"):
-        node = net.machine(name, **given)
+        node = net.machine(name, **environment)
         start_ray(node, f"--address={head.address}:6379", "--num-cpus=2")
-    return Cluster(net, given)
+    return Cluster(net, environment)
 
 
-def one_that_scales(net: machines.Network, given: dict[str, str]) -> Cluster:
+def one_that_scales(net: machines.Network, environment: dict[str, str]) -> Cluster:
     """Only a head. Ray's fake autoscaler starts nodes of one CPU when something asks for them."""
-    head = net.machine("head", own_pids=False, keeps="ray", **given)
+    head = net.machine("head", own_pids=False, keeps="ray", **environment)
     (net.folder / "ray" / "scaling.json").write_text(json.dumps(_scaling(f"{head.address}:6379")))
     start_ray(
         head,
@@ -90,7 +90,7 @@ def one_that_scales(net: machines.Network, given: dict[str, str]) -> Cluster:
         RAY_OVERRIDE_NODE_ID_FOR_TESTING=autoscaling.HEAD_ID,
         AUTOSCALER_UPDATE_INTERVAL_S="1",
     )
-    return Cluster(net, given)
+    return Cluster(net, environment)
 
 
 def _scaling(address: str) -> dict:
@@ -112,14 +112,14 @@ CLUSTERS = {
 
 @contextlib.contextmanager
 def running(kind: str) -> Iterator[Cluster]:
-    start, given, installed = CLUSTERS[kind]
+    start, environment, installed = CLUSTERS[kind]
     with (
         tempfile.TemporaryDirectory(prefix="lkn") as folder,
         machines.network(Path(folder), *installed) as net,
     ):
-        there = start(net, given)
+        there = start(net, environment)
         # The token is all that a person has of a cluster; of one without, nothing.
-        there.given = {name: value for name, value in given.items() if name == "RAY_AUTH_TOKEN"}
+        there.environment = {name: value for name, value in environment.items() if name == "RAY_AUTH_TOKEN"}
         yield there
 
 
@@ -148,7 +148,7 @@ def test_a_training_under_a_panel(there, trained):
         assert trained["warnings"] == [] and len(trained["nodes"]) == 3
         assert {node for _, (node, *_) in workers} == {"node-2", "node-3"}
     # What was set for the connection is gone again; the first is Ray's own.
-    assert trained["left"] == sorted({"RAY_CLIENT_MODE", *there.given})
+    assert trained["left"] == sorted({"RAY_CLIENT_MODE", *there.environment})
 
 
 @pytest.mark.parametrize("there", ["token", "no authentication"], indirect=True)
@@ -162,23 +162,27 @@ def test_a_rank_elsewhere_is_not_looked_for_among_the_processes_here(there, trai
 
 
 def test_a_validation_and_a_sweep(there):
-    told = there.job("validation")
-    assert (told["status"], told["validated"], told["metrics"]) == ("finished", ["validated"] * 3, [1.0] * 3)
-    told = there.job("sweep")
-    assert (told["status"], told["errors"], told["trials"]) == ("finished", 0, 2)
-    assert told["best"] == {"x": 2} and told["idle"]
+    outcome = there.job("validation")
+    assert (outcome["status"], outcome["validated"], outcome["metrics"]) == (
+        "finished",
+        ["validated"] * 3,
+        [1.0] * 3,
+    )
+    outcome = there.job("sweep")
+    assert (outcome["status"], outcome["errors"], outcome["trials"]) == ("finished", 0, 2)
+    assert outcome["best"] == {"x": 2} and outcome["idle"]
 
 
 def test_check_says_what_is_there(there):
     """On each node, also where nothing is installed but Ray and torch."""
     home = {"LABKIT_HOME": f"{there.net.folder}/shared/home"}
     status, output = there.run("-m", "labkit", "check", there.address, "--json", **home)
-    said = {finding["topic"]: finding for finding in json.loads(output)["findings"]}
+    findings = {finding["topic"]: finding for finding in json.loads(output)["findings"]}
     assert status == 0, output
-    assert [topic for topic in ("nodes", "torch", "home") if not said[topic]["ok"]] == []
+    assert [topic for topic in ("nodes", "torch", "home") if not findings[topic]["ok"]] == []
     if there.kind != "scales by itself":
-        assert said["room"]["ok"] and "3 nodes; 4 of 4 CPUs" in said["room"]["text"]
-        assert not said["object store"]["ok"]  # the lab's own is on this machine
+        assert findings["room"]["ok"] and "3 nodes; 4 of 4 CPUs" in findings["room"]["text"]
+        assert not findings["object store"]["ok"]  # the lab's own is on this machine
     status, output = there.run("-m", "labkit", "check", there.address, LABKIT_S3_ENDPOINT="http://head:1")
     assert status == 0, output
     assert "[FIX] home: 0 of" in output and "[FIX] object store: 0 of" in output, output
@@ -191,8 +195,8 @@ def test_a_ray_client_behind_nat(there):
     """No port of that notebook can be reached. The training runs, and its panel sees it."""
     laptop = there.net.machine("laptop", nat=True)
     options = {"machine": laptop, "ADDRESS": f"ray://{there.head.address}:10001"}
-    told = there.job("slowly", **options)
-    assert told["status"] == "finished" and told["checkpoint"]
-    assert told["first_event"] > 0
+    outcome = there.job("slowly", **options)
+    assert outcome["status"] == "finished" and outcome["checkpoint"]
+    assert outcome["first_event"] > 0
     error = there.job("sweep", **options)["error"]
     assert "Ray client" in error[1] and "ray job submit" in error[2] and "JupyterLab" in error[2]

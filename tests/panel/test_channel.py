@@ -71,8 +71,8 @@ def test_a_listener_is_on_loopback_and_no_text_shows_its_key(listener, sender):
         assert other.address.key != key and address.url.startswith("tcp://127.0.0.1:")
     again = pickle.loads(pickle.dumps(address))
     assert again == address and isinstance(again, Address)
-    for thing in (address, listener, sender, [address], {"a": address}):
-        assert key not in repr(thing) and key not in str(thing) and key not in f"{thing}"
+    for holder in (address, listener, sender, [address], {"a": address}):
+        assert key not in repr(holder) and key not in str(holder) and key not in f"{holder}"
 
 
 def test_nothing_is_unpickled_and_what_is_no_event_is_passed_over(listener, heard, capfd):

@@ -239,10 +239,10 @@ def on_two_ranks(loop, *, followed=True):
     ranks = [spawn.Process(target=one_rank, args=(loop, rank, port, results, followed)) for rank in range(2)]
     for process in ranks:
         process.start()
-    told = sorted(results.get(timeout=200) for _ in ranks)
+    ended = sorted(results.get(timeout=200) for _ in ranks)
     for process in ranks:
         process.join(60)
-    return [events for _, events, _ in told], told[0][2]
+    return [events for _, events, _ in ended], ended[0][2]
 
 
 @pytest.mark.parametrize("loop", [by_ddp, by_hand])

@@ -28,8 +28,8 @@ class On:
     def show(self, run, method="draw", at=60):
         getattr(self.reporter, method)(snapshot(run.state, T0 + at, FILES))
 
-    def begin(self, **about):
-        run = Run("03-torch", phase="starting", **about)
+    def begin(self, **options):
+        run = Run("03-torch", phase="starting", **options)
         self.show(run, "open")
         return run
 
@@ -54,9 +54,9 @@ def follow(reporter, run, *, epochs=3, report=True):
 
 
 def lines(capsys):
-    said = [line.split(" ", 2) for line in capsys.readouterr().out.splitlines()]
-    assert {name for _, name, _ in said} <= {"03-torch:"}
-    return [line for _, _, line in said]
+    printed = [line.split(" ", 2) for line in capsys.readouterr().out.splitlines()]
+    assert {name for _, name, _ in printed} <= {"03-torch:"}
+    return [line for _, _, line in printed]
 
 
 def test_a_line_for_each_phase_and_epoch_and_none_for_a_step(capsys):
@@ -65,14 +65,14 @@ def test_a_line_for_each_phase_and_epoch_and_none_for_a_step(capsys):
         run = reporter.begin(engine="Ray Train", world_size=2, dataset="digits", rows=1437)
         follow(reporter, run)
         reporter.end(run)
-    told = lines(capsys)
-    assert told[: len(told) // 2] == told[len(told) // 2 :]
-    assert [line.partition(" · ")[0] for line in told[: len(told) // 2]] == [
+    printed = lines(capsys)
+    assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
+    assert [line.partition(" · ")[0] for line in printed[: len(printed) // 2]] == [
         "Ray Train", "starting workers", "loading data", "training", "epoch 1/3", "epoch 2/3", "epoch 3/3",
         "finished after 01:02: start 10 s",
     ]  # fmt: skip
-    assert told[0] == "Ray Train · 2 workers · digits · 1,437 rows"
-    assert "loss 0.500" in told[5] and "rows/s" in told[5]
+    assert printed[0] == "Ray Train · 2 workers · digits · 1,437 rows"
+    assert "loss 0.500" in printed[5] and "rows/s" in printed[5]
 
 
 def test_prints_are_shown_once_and_a_failure_is_one_line_at_once_and_whole_at_the_end(capsys):
@@ -161,27 +161,27 @@ def test_the_panel_is_displayed_once_and_replaced_at_the_end(reporter, published
 
 def test_a_screen_reader_is_told_of_phases_and_failures_and_not_of_steps(reporter):
     run = reporter.begin()
-    told = []
+    read = []
     reporter._aloud.observe(
-        lambda change: told.append(" ".join(re.sub("<[^>]*>", "", change.new).split())), "value"
+        lambda change: read.append(" ".join(re.sub("<[^>]*>", "", change.new).split())), "value"
     )
     follow(reporter, run, report=False)
     reporter.show(run("failure", text="ValueError: no <rows>", rank=1))
     reporter.show(run)
-    assert told == ["loading data", "training", "rank 1 failed: ValueError: no &lt;rows&gt;"]
+    assert read == ["loading data", "training", "rank 1 failed: ValueError: no &lt;rows&gt;"]
 
 
 def test_a_front_end_that_delivers_clicks_late_has_no_buttons(reporter, monkeypatch):
     monkeypatch.setenv("VSCODE_PID", "7")
     reporter.begin()
-    shown = _instances_of(reporter._box)
-    assert not [one for one in shown if one.__class__.__name__ == "Button"]
-    assert any("stop it with the kernel" in getattr(one, "value", "") for one in shown)
+    widgets = _instances_of(reporter._box)
+    assert not [widget for widget in widgets if widget.__class__.__name__ == "Button"]
+    assert any("stop it with the kernel" in getattr(widget, "value", "") for widget in widgets)
 
 
 def _instances_of(box):
     """All widgets in a box."""
-    inside = [one for child in getattr(box, "children", ()) for one in _instances_of(child)]
+    inside = [widget for child in getattr(box, "children", ()) for widget in _instances_of(child)]
     return [box, *inside]
 
 

@@ -1,6 +1,6 @@
 """What happened in a run: sequences of events in, numbers out."""
 
-import re
+import math
 import time
 
 import numpy as np
@@ -8,7 +8,6 @@ import pytest
 
 from labkit.panel.training import DECIDED, TrainingRun
 from runs_told import T0, Run
-from tables import evaluated, rows
 
 
 @pytest.fixture
@@ -81,12 +80,12 @@ def test_a_loop_whose_steps_are_not_seen_is_followed_by_its_reports():
 
 
 @pytest.mark.parametrize(
-    ("given", "known"), [("3", None), (2.5, None), (0, None), (-1, None), ([3], None), (np.int64(3), 3)]
+    ("setting", "count"), [("3", None), (2.5, None), (0, None), (-1, None), ([3], None), (np.int64(3), 3)]
 )
-def test_epochs_of_a_configuration_may_be_anything(given, known):
+def test_epochs_of_a_configuration_may_be_anything(setting, count):
     """``train_loop_config["epochs"]`` may be a search space, or a number of numpy."""
-    state = TrainingRun("run", epochs=given, rows=given)
-    assert (state.epochs, state.rows) == (known, known)
+    state = TrainingRun("run", epochs=setting, rows=setting)
+    assert (state.epochs, state.rows) == (count, count)
 
 
 def test_the_length_of_a_stream_is_known_after_one_epoch(run):
@@ -118,10 +117,10 @@ def test_a_clock_that_is_set_changes_no_duration(monkeypatch):
 def test_the_rank_that_holds_up_the_others(waiting, rows, slowest):
     run = Run(world_size=2)
     for rank in (0, 1):
-        about = {"rank": rank, "pid": 100 + rank, "metrics": {"loss": 9.0 * rank}}
-        run.step(1, **about).step(5, step=rows[rank], seconds=4.0, waiting=waiting[rank], **about)
-    found = run.state.workers.slowest
-    assert (found and found.rank) == slowest
+        event = {"rank": rank, "pid": 100 + rank, "metrics": {"loss": 9.0 * rank}}
+        run.step(1, **event).step(5, step=rows[rank], seconds=4.0, waiting=waiting[rank], **event)
+    worker = run.state.workers.slowest
+    assert (worker and worker.rank) == slowest
     assert run.state.metrics() == {"loss": 0.0}  # rank 0 speaks for all
 
 
@@ -247,68 +246,61 @@ def test_a_step_of_the_next_epoch_may_overtake_a_report():
         assert [checkpoint.label for checkpoint in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
 
 
-NO_NUMBERS = {"one": "one", "True": True}
-# A loop; its reports, each as epoch@passes that were over+steps since; and the epochs that are shown, from 0.
-COUNTED = """
-from 0                         | 0@1+0 1@2+0 2@3+0 | 0 1 2
-from 1                         | 1@1+0 2@2+0 3@3+0 | 0 1 2
-from 0, twice an epoch         | 0@0+5 0@1+0 1@1+5 1@2+0 | 0 0 1 1
-from 1, twice an epoch         | 1@0+5 1@1+0 2@1+5 2@2+0 | 0 0 1 1
-from 0, in the last step       | 0@0+10 1@1+10 | 0 1
-halves                         | 0.5@0+5 1.0@1+0 1.5@1+5 2.0@2+0 | 0 0 0.5 1
-halves, from the first step on | 0.0@0+1 0.5@0+5 1.0@1+0 | 0 0 0
-whole ones of fractions        | 1.0@1+0 1.5@1+5 2.0@2+0 | 0 0.5 1
-two passes an epoch, from 0    | 0@2+0 1@4+0 2@6+0 | 0 1 2
-two passes an epoch, from 1    | 1@2+0 2@4+0 3@6+0 | 0 1 2
-every second epoch, from 0     | 1@2+0 3@4+0 | 1 3
-every second epoch, from 1     | 2@2+0 4@4+0 | 1 3
-the untrained model, from 0    | 0@0+0 0@1+0 1@2+0 | 0 0 1
-the untrained model is 0       | 0@0+0 1@1+0 2@2+0 | 0 0 1
-no epoch                       | -@1+0 -@2+0 -@2+0 | 0 1 1
-no epoch, twice an epoch       | -@0+5 -@1+0 -@1+5 | 0 0 1
-no number                      | one@1+0 nan@2+0 True@3+0 | 0 1 2
-"""
+# A loop: (its epoch, passes that were over, steps since) of each report; the epochs shown, from 0.
+COUNTED = {
+    "from 0": ([(0, 1, 0), (1, 2, 0), (2, 3, 0)], [0, 1, 2]),
+    "from 1": ([(1, 1, 0), (2, 2, 0), (3, 3, 0)], [0, 1, 2]),
+    "from 0, twice an epoch": ([(0, 0, 5), (0, 1, 0), (1, 1, 5), (1, 2, 0)], [0, 0, 1, 1]),
+    "from 1, twice an epoch": ([(1, 0, 5), (1, 1, 0), (2, 1, 5), (2, 2, 0)], [0, 0, 1, 1]),
+    "from 0, in the last step": ([(0, 0, 10), (1, 1, 10)], [0, 1]),
+    "halves": ([(0.5, 0, 5), (1.0, 1, 0), (1.5, 1, 5), (2.0, 2, 0)], [0, 0, 0.5, 1]),
+    "halves, from the first step on": ([(0.0, 0, 1), (0.5, 0, 5), (1.0, 1, 0)], [0, 0, 0]),
+    "whole ones of fractions": ([(1.0, 1, 0), (1.5, 1, 5), (2.0, 2, 0)], [0, 0.5, 1]),
+    "two passes an epoch, from 0": ([(0, 2, 0), (1, 4, 0), (2, 6, 0)], [0, 1, 2]),
+    "two passes an epoch, from 1": ([(1, 2, 0), (2, 4, 0), (3, 6, 0)], [0, 1, 2]),
+    "every second epoch, from 0": ([(1, 2, 0), (3, 4, 0)], [1, 3]),
+    "every second epoch, from 1": ([(2, 2, 0), (4, 4, 0)], [1, 3]),
+    "the untrained model, from 0": ([(0, 0, 0), (0, 1, 0), (1, 2, 0)], [0, 0, 1]),
+    "the untrained model is 0": ([(0, 0, 0), (1, 1, 0), (2, 2, 0)], [0, 0, 1]),
+    "no epoch": ([(None, 1, 0), (None, 2, 0), (None, 2, 0)], [0, 1, 1]),
+    "no epoch, twice an epoch": ([(None, 0, 5), (None, 1, 0), (None, 1, 5)], [0, 0, 1]),
+    "no number": ([("one", 1, 0), (math.nan, 2, 0), (True, 3, 0)], [0, 1, 2]),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("row", COUNTED.strip().splitlines())
-def test_however_a_loop_counts(row):
-    _, reports, epochs = row.split("|")
+@pytest.mark.parametrize("loop", COUNTED)
+def test_however_a_loop_counts(loop):
+    reports, epochs = COUNTED[loop]
     run = Run(engine="Ray Train").epoch(0, 1, total=10).epoch(1, 11, total=10)
-    for report in reports.split():
-        epoch, passes, step = re.split("[@+]", report)
-        metrics = (
-            {"loss": 1.0} if epoch == "-" else {"loss": 1.0, "epoch": NO_NUMBERS.get(epoch) or float(epoch)}
-        )
-        run("report", 30, metrics=metrics, passes=int(passes), step=int(step))
-    assert [report["epoch"] for report in run.state.history] == [float(epoch) for epoch in epochs.split()]
+    for epoch, passes, step in reports:
+        metrics = {"loss": 1.0} if epoch is None else {"loss": 1.0, "epoch": epoch}
+        run("report", 30, metrics=metrics, passes=passes, step=step)
+    assert [report["epoch"] for report in run.state.history] == epochs
     run.state.fill(T0 + 31)
     for curve in run.state.plot.curves:
         assert [x for x, _ in curve.points] == sorted(x for x, _ in curve.points)
 
 
-EARLIER = """
-  (0, 0), (1, 1), (2, 2) => 3
-  (0, 1), (1, 2), (2, 3) => 3
-  # the others were deleted
-  (2, 2), => 3
-  (2, 3), => 3
-  # every second epoch, from 0
-  (1, 1), (3, 3) => 4
-  # two reports an epoch, from 0 and from 1
-  (1, 0), (3, 1) => 2
-  (1, 1), (3, 2) => 2
-  (0, 0.5), (1, 1.0), (2, 1.5) => 1
-  (0, None), (1, None) => 2
-  (0, "x"), (1, math.nan), (2, [1]) => 3
-  *[] => 0
-"""
-
-
-@pytest.mark.parametrize("heading, checkpoints, earlier", rows(EARLIER))
-def test_how_many_epochs_an_earlier_run_has_made(heading, checkpoints, earlier):
+@pytest.mark.parametrize(
+    ("numbered", "earlier"),  # (number of the checkpoint, epoch in its metrics)
+    [
+        ([(0, 0), (1, 1), (2, 2)], 3),
+        ([(0, 1), (1, 2), (2, 3)], 3),
+        ([(2, 2)], 3),  # the others were deleted
+        ([(2, 3)], 3),
+        ([(1, 1), (3, 3)], 4),  # every second epoch, from 0
+        ([(1, 0), (3, 1)], 2),  # two reports an epoch, from 0 and from 1
+        ([(1, 1), (3, 2)], 2),
+        ([(0, 0.5), (1, 1.0), (2, 1.5)], 1),
+        ([(0, None), (1, None)], 2),
+        ([(0, "x"), (1, math.nan), (2, [1])], 3),
+        ([], 0),
+    ],
+)
+def test_how_many_epochs_an_earlier_run_has_made(numbered, earlier):
     run = Run(epochs=9, engine="Ray Train")
-    run.state.goes_on_after((number, {"epoch": epoch}) for number, epoch in evaluated(f"[{checkpoints}]", {}))
-    assert run.state.earlier == int(earlier)
+    run.state.goes_on_after((number, {"epoch": epoch}) for number, epoch in numbered)
+    assert run.state.earlier == earlier
 
 
 def test_a_report_of_a_process_that_is_gone_comes_too_late(run):

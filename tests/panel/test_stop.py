@@ -18,8 +18,8 @@ with Panel("endless"):
 
 @pytest.fixture
 def client(tmp_path):
-    with kernel(LABKIT_HOME=str(tmp_path), LABKIT_PANEL="widgets") as one:
-        yield one.client
+    with kernel(LABKIT_HOME=str(tmp_path), LABKIT_PANEL="widgets") as lab:
+        yield lab.client
 
 
 def messages(client, cell):
@@ -44,7 +44,7 @@ def click(client, button):
 
 def test_a_click_on_stop_ends_the_cell(client):
     cell = client.execute(TRAINING)
-    button, shown, said = None, None, []
+    button, shown, tracebacks = None, None, []
     for kind, content in messages(client, cell):
         state = content.get("data", {}).get("state", {}) if kind.startswith("comm_") else {}
         if state.get("description") == "Stop":
@@ -54,7 +54,7 @@ def test_a_click_on_stop_ends_the_cell(client):
             button = None
         if kind == "update_display_data":
             shown = content["data"]
-        said += content["traceback"] if kind == "error" else []
-    assert len(said) == 1 and said[0].startswith("endless: stopped by you after")
+        tracebacks += content["traceback"] if kind == "error" else []
+    assert len(tracebacks) == 1 and tracebacks[0].startswith("endless: stopped by you after")
     assert "stopped by you" in shown["text/html"]
     assert shown["text/plain"].startswith("endless: stopped after")

@@ -90,9 +90,9 @@ def test_what_is_no_number_is_no_metric():
 
     odd = {"vector": Vector(), "array": array(3), "name": "digits", "none": None, "huge": 10**400}
     good = {"loss": np.float32(0.5), "zero-d": np.array(1.5), "hit": True, "nan": float("nan"), 7: 1}
-    found = numbers(odd | good)
-    assert set(found) == {"loss", "zero-d", "hit", "nan", "7"}
-    assert all(type(value) is float for value in found.values())
+    metrics = numbers(odd | good)
+    assert set(metrics) == {"loss", "zero-d", "hit", "nan", "7"}
+    assert all(type(value) is float for value in metrics.values())
 
 
 # -- in another process ---------------------------------------------------------------------------------

@@ -15,15 +15,15 @@ from records import write
 
 def scalars(folder):
     """(name, step, value) of all event files: records of a length, its checksum, data, and their checksum."""
-    found = []
+    values = []
     for path in folder.rglob("*tfevents*"):
         data = path.read_bytes()
         while data:
             (length,) = struct.unpack("<Q", data[:8])
             event = Event.FromString(data[12 : 12 + length])
-            found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+            values += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
             data = data[16 + length :]
-    return found
+    return values
 
 
 def test_what_pandas_does_with_the_table(root, tmp_path, monkeypatch):

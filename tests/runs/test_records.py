@@ -164,8 +164,8 @@ def test_a_note_is_found_again_and_a_running_run_does_not_overwrite_it(tmp_path)
         runs.note(before, "was too slow", home=tmp_path)
         before.write(before.folder)  # the panel writes the whole record again and again
         assert runs.get(before).note == "was too slow"
-    found = runs.latest("own", tmp_path)
-    assert (found.note, found.state) == ("was too slow", "finished")
+    latest = runs.latest("own", tmp_path)
+    assert (latest.note, latest.state) == ("was too slow", "finished")
     assert runs.table(home=tmp_path).loc[1, "note"] == "was too slow"
     runs.note(before, None, home=tmp_path)
     assert runs.get(before).note == ""
@@ -193,17 +193,17 @@ def test_the_commit_is_the_one_that_git_names(tmp_path, monkeypatch):
 
 
 def test_a_panel_records_code_seed_and_data(tmp_path):
-    found = []
-    for first, about in ((0, {"config": {"seed": 7, "rows": [0] * 100}}), (1, {"seed": 3})):
+    written = []
+    for first, options in ((0, {"config": {"seed": 7, "rows": [0] * 100}}), (1, {"seed": 3})):
         images = np.full((4, 28, 28), first, np.uint8)
         data = Dataset(images, np.zeros(4, np.int64), "digits", "train", ("a",))
-        with Panel("own", dataset=data, settings=Settings(home=tmp_path, panel="none"), **about):
+        with Panel("own", dataset=data, settings=Settings(home=tmp_path, panel="none"), **options):
             pass
-        found.append(runs.latest("own", tmp_path))
-        assert (found[-1].dataset, found[-1].data_fingerprint) == ("digits", data.fingerprint)
-    assert "def test_a_panel_records_code_seed_and_data" in found[0].code
-    assert (found[0].seed, found[0].config["rows"], found[1].seed) == (7, "list of 100", 3)
-    assert found[0].versions["python"] and found[0].host["cpus"]
+        written.append(runs.latest("own", tmp_path))
+        assert (written[-1].dataset, written[-1].data_fingerprint) == ("digits", data.fingerprint)
+    assert "def test_a_panel_records_code_seed_and_data" in written[0].code
+    assert (written[0].seed, written[0].config["rows"], written[1].seed) == (7, "list of 100", 3)
+    assert written[0].versions["python"] and written[0].host["cpus"]
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def three(home):
-    about = {"name": "00-baseline", "engine": "one process", "dataset": "digits", "rows": 1437}
-    about |= {"seconds_total": 3.25, "seconds_to_start": 0.5, "seconds_per_epoch": [0.9, 0.8, 0.7]}
-    about["metrics"] = {"loss": 0.31234, "accuracy": 0.91, "rows": 5}
+    fields = {"name": "00-baseline", "engine": "one process", "dataset": "digits", "rows": 1437}
+    fields |= {"seconds_total": 3.25, "seconds_to_start": 0.5, "seconds_per_epoch": [0.9, 0.8, 0.7]}
+    fields["metrics"] = {"loss": 0.31234, "accuracy": 0.91, "rows": 5}
     # The oldest, in another zone: what counts is the moment, not its text.
-    write(home, 0, rows_per_second=18_312.4, started_at="2026-01-31T13:00:00+01:00", **about)
+    write(home, 0, rows_per_second=18_312.4, started_at="2026-01-31T13:00:00+01:00", **fields)
     write(home, 1, workers=2, metrics={"loss": 0.5}, seconds_total=20, waiting_share=0.25)
     write(home, 2, workers=2, state="failed", metrics={"loss": math.nan}, rows_per_second=math.inf)
 
@@ -111,8 +111,8 @@ def test_no_value_breaks_the_table(values, home):
 
 def test_nothing_of_a_record_is_code(home):
     evil = "<script>alert(1)</script>"
-    about = {"name": evil, "metrics": {evil: 1.0, "word": evil}, "config": {evil * 2: evil}, "note": evil}
-    write(home, **about)
+    fields = {"name": evil, "metrics": {evil: 1.0, "word": evil}, "config": {evil * 2: evil}, "note": evil}
+    write(home, **fields)
     assert "<script" not in runs.table()._repr_html_()
 
 

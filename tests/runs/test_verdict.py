@@ -57,12 +57,12 @@ CAUSES = {
 @pytest.mark.parametrize("name", CAUSES)
 def test_the_cause_its_rank_and_why(name):
     parts, cause, number, detail = CAUSES[name]
-    found = verdict(parts)
-    assert found.name == cause, found.sentence
-    if found.causes:
-        assert (found.causes[0].rank, found.causes[0].detail) == (number, detail), found.sentence
-        assert len(found.causes) == 1, found.sentence
-    assert all(sum(shares) == pytest.approx(1) for shares in found.shares.values())
+    judged = verdict(parts)
+    assert judged.name == cause, judged.sentence
+    if judged.causes:
+        assert (judged.causes[0].rank, judged.causes[0].detail) == (number, detail), judged.sentence
+        assert len(judged.causes) == 1, judged.sentence
+    assert all(sum(shares) == pytest.approx(1) for shares in judged.shares.values())
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_several_causes_come_in_the_order_of_their_seconds():
     both = told(rank(evaluating=0.02), rank(evaluating=0.02, forward=0.05))
     assert [cause.name for cause in verdict(both).causes] == ["slow rank", "validation"]
     both = told(rank(evaluating=0.08), rank(evaluating=0.08, forward=0.05))
-    found = verdict(both, start=100.0, total=110.0)
-    assert [cause.name for cause in found.causes] == ["start", "validation", "slow rank"]
-    assert all(cause.page in found.sentence for cause in found.causes)
+    judged = verdict(both, start=100.0, total=110.0)
+    assert [cause.name for cause in judged.causes] == ["start", "validation", "slow rank"]
+    assert all(cause.page in judged.sentence for cause in judged.causes)
 
 
 @pytest.mark.parametrize(

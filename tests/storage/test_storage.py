@@ -16,7 +16,6 @@ from labkit.local import storage
 from labkit.settings import Settings
 from labkit.storage import Store, check_run_name, hint_for
 from labkit.storage.client import ObjectFiles, arrow
-from tables import table
 
 pytestmark = pytest.mark.slow
 
@@ -98,9 +97,9 @@ def test_a_small_object_is_read_with_one_request_and_a_large_one_goes_in_parts(
     put(store.filesystem, f"{place}/one", body)
     real = type(store.files)._call_s3
 
-    async def counted(files, method, *given, **options):
+    async def counted(files, method, *arguments, **options):
         methods.append(method)
-        return await real(files, method, *given, **options)
+        return await real(files, method, *arguments, **options)
 
     monkeypatch.setattr(type(store.files), "_call_s3", counted)
     assert get(store.filesystem, f"{place}/one") == body
@@ -133,9 +132,9 @@ def test_through_pyarrows_file_system(store, neighbours, name):
     assert fs.open_input_stream(f"{place}/d/f").read() == b"1"
     assert fs.get_file_info(place).type == FileType.Directory
     assert fs.get_file_info(f"{place}/d/f").size == 1
-    listed = [one.path for one in fs.get_file_info(FileSelector(place, recursive=True))]
+    listed = [entry.path for entry in fs.get_file_info(FileSelector(place, recursive=True))]
     assert listed == [f"{place}/d", f"{place}/d/f"]
-    assert place in [one.path for one in fs.get_file_info(FileSelector("lab/t"))]
+    assert place in [entry.path for entry in fs.get_file_info(FileSelector("lab/t"))]
     fs.copy_file(f"{place}/d/f", f"{place}/e/g{name}")
     fs.move(f"{place}/e", f"{place}/h")
     assert store.files.find(place) == sorted([f"{place}/d/f", f"{place}/h/g{name}"])
@@ -432,14 +431,14 @@ def test_a_redirect_without_a_region_names_the_other_endpoint(tmp_path, monkeypa
                 assert store.endpoint == right
 
 
-ENDPOINTS = """
-  "s3.eu-central-1.amazonaws.com" => storage.connect("https://s3.eu-central-1.amazonaws.com")
-  "s3://films/2026" => bucket='films'
-  "http://host:9000/?a=b" => storage.connect("http://host:9000")
-"""
+ENDPOINTS = [
+    ("s3.eu-central-1.amazonaws.com", 'storage.connect("https://s3.eu-central-1.amazonaws.com")'),
+    ("s3://films/2026", "bucket='films'"),
+    ("http://host:9000/?a=b", 'storage.connect("http://host:9000")'),
+]
 
 
-@pytest.mark.parametrize("endpoint, fix", table(ENDPOINTS, globals()))
+@pytest.mark.parametrize("endpoint, fix", ENDPOINTS)
 def test_an_endpoint_that_is_no_url(endpoint, fix):
     with pytest.raises(BadInput) as caught:
         storage.connect(endpoint, "key", "secret")

@@ -53,8 +53,8 @@ def test_a_task_on_every_node_reads_without_an_environment(lab, store):
         return named, fs.open_input_stream(path).read()
 
     nodes = [NodeAffinitySchedulingStrategy(node.id, soft=False) for node in lab.nodes]
-    found = ray.get([read.options(scheduling_strategy=node).remote() for node in nodes])
-    assert found == [([], b"from the store")] * 2
+    answers = ray.get([read.options(scheduling_strategy=node).remote() for node in nodes])
+    assert answers == [([], b"from the store")] * 2
 
 
 def loop(config):
@@ -81,7 +81,7 @@ def test_ray_train_keeps_checkpoints_there_and_finds_the_run_again(store):
     again = Result.from_path(path, storage_filesystem=store.filesystem)
     with again.checkpoint.as_directory() as folder, open(f"{folder}/epoch.json") as file:
         assert json.load(file) == 2
-    assert len([one for one in store.files.find(path) if "epoch.json" in one]) == 2
+    assert sum("epoch.json" in file for file in store.files.find(path)) == 2
     neighbour = store.storage_path("runs", "a[b] 50%x #1y", "f")
     store.files.pipe_file(neighbour, b"kept")
     store.filesystem.delete_dir(path)

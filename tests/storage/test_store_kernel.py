@@ -38,16 +38,16 @@ print("read", panel.state.rows, "rows")
 
 
 def test_an_interrupted_reading_ends_in_one_line_and_the_same_cell_then_succeeds():
-    with labs.home() as home, kernel(LABKIT_PANEL="widgets", LABKIT_HOME=str(home)) as one:
-        done = one.run(SETUP)
+    with labs.home() as home, kernel(LABKIT_PANEL="widgets", LABKIT_HOME=str(home)) as notebook:
+        done = notebook.run(SETUP)
         assert done.error is None, done
-        cell = one.wait(one.begin(READ), until="a batch came")
+        cell = notebook.wait(notebook.begin(READ), until="a batch came")
         assert not cell.done, cell
-        one.interrupt()
-        one.wait(cell)
+        notebook.interrupt()
+        notebook.wait(cell)
         assert len(cell.error.splitlines()) == 1 and "stopped by you" in cell.error, cell.error
-        one.run("pause = 0.02")
-        again = one.run(READ)
+        notebook.run("pause = 0.02")
+        again = notebook.run(READ)
         assert again.error is None and "read 1437 rows" in again.text, again
         assert "streaming_executor" not in again.text and "Traceback" not in again.text
-        assert one.shut_down() == 0  # no thread of the store's client holds it
+        assert notebook.shut_down() == 0  # no thread of the store's client holds it

@@ -51,7 +51,9 @@ class Film:
             frame.paste(picture)
             frames.append(frame)
         times = [moment for moment, _ in self._frames]
-        lasting = [round(1000 * (later - one) / _SPEED) for one, later in zip(times, times[1:], strict=False)]
+        lasting = [
+            round(1000 * (later - earlier) / _SPEED) for earlier, later in zip(times, times[1:], strict=False)
+        ]
         frames[0].save(
             path,
             save_all=True,

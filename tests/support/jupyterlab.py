@@ -89,26 +89,38 @@ def browser(chromium: str) -> Iterator[Page]:
     with sync_playwright() as playwright:
         # No sandbox: a container's root has none. No network but ours.
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        one = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        launched = playwright.chromium.launch(executable_path=chromium, args=arguments)
         try:
-            yield new_page(one)
+            yield new_page(launched)
         finally:
-            one.close()
+            launched.close()
 
 
-def new_page(one: Browser, **options: Any) -> Page:
+def new_page(browser: Browser, **options: Any) -> Page:
     """A page that waits as long as it must for what it is asked to find or to load."""
-    page = one.new_page(viewport={"width": 1200, "height": 1000}, **options)
+    page = browser.new_page(viewport={"width": 1200, "height": 1000}, **options)
     page.set_default_timeout(1000 * _SECONDS)
     return page
 
 
-def accessible(page: Page, context: str | None = None) -> None:
+PANDAS = ("empty-table-header",)  # the column of a table's index
+
+
+def accessible(page: Page, context: str | None = None, *, ignored: tuple[str, ...] = PANDAS) -> None:
     """Assert that axe-core finds nothing wrong in a page, or in the parts of it that a selector names."""
-    # An empty header is pandas' own: the column of a table's index.
-    options = {"rules": {"empty-table-header": {"enabled": False}}}
-    found = Axe().run(page, context=context, options=options).response["violations"]
-    assert [(one["id"], [node["html"][:300] for node in one["nodes"]]) for one in found] == []
+    options = {"rules": {rule: {"enabled": False} for rule in ignored}}
+    violations = Axe().run(page, context=context, options=options).response["violations"]
+    assert [(rule["id"], [node["html"][:300] for node in rule["nodes"]]) for rule in violations] == []
+
+
+def readable_everywhere(page: Page, name: str, *, full_page: bool = False) -> None:
+    """Assert that a page fits a laptop and a phone, and is accessible in light and dark; keep pictures."""
+    for width, theme in ((1500, "light"), (1500, "dark"), (390, "light")):
+        page.set_viewport_size({"width": width, "height": 1000})
+        page.emulate_media(color_scheme=theme)
+        page.screenshot(path=ARTEFACTS / f"{name}-{theme}-{width}.png", full_page=full_page)
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "it is too wide"
+        accessible(page, ignored=())
 
 
 class NotebookPage:
@@ -167,9 +179,9 @@ class NotebookPage:
             }""",
             number,
         )
-        one = self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{number}']")
-        one.wait_for(state="attached")
-        return one
+        cell = self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{number}']")
+        cell.wait_for(state="attached")
+        return cell
 
     def summaries(self, number: int, name: str) -> Iterator[Locator]:
         """The panel that a cell left, in both themes; afterwards it is photographed and read by axe-core."""
@@ -193,16 +205,16 @@ class NotebookPage:
         self, number: int, *, seconds: float = _SECONDS, meanwhile: Callable[[], None] = lambda: None
     ) -> Locator:
         """Run a cell as Shift+Enter does, and wait for its end."""
-        one = self.begin(number)
+        cell = self.begin(number)
         self.wait_idle(seconds=seconds, meanwhile=meanwhile)
-        return one
+        return cell
 
     def begin(self, number: int) -> Locator:
-        one = self.cell(number)
+        cell = self.cell(number)
         self.command("notebook:run-cell")
         # A cell that waits or runs has a star, and one that has run a number.
-        one.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[(\*|\d+)\]")).wait_for()
-        return one
+        cell.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[(\*|\d+)\]")).wait_for()
+        return cell
 
     def wait_for(self, cell: Locator, selector: str, *, seconds: float = _SECONDS) -> Locator:
         """Wait until a cell that runs shows something; if it ends without it, its text tells why."""

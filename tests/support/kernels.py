@@ -159,8 +159,8 @@ class Kernel:
 def kernel(**variables: str) -> Iterator[Kernel]:
     """A kernel that is gone at the end of the block."""
     with without_ports() as options:
-        one = Kernel(options, **variables)
+        kernel = Kernel(options, **variables)
         try:
-            yield one
+            yield kernel
         finally:
-            one.close()
+            kernel.close()

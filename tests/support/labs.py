@@ -104,19 +104,19 @@ def interrupt_when(condition: Callable[[], object]) -> None:
 @contextlib.contextmanager
 def held_cpus(number: int, says: Callable[[], str]) -> Iterator[list[str]]:
     """CPUs of Ray's cluster that another one holds until `says` returns a text; yields that in a list."""
-    group, said = ray.util.placement_group([{"CPU": 1}] * number), []
+    group, shown = ray.util.placement_group([{"CPU": 1}] * number), []
     assert group.wait(60)
 
     def look() -> None:
         try:
             until(says, seconds=120)
-            said.append(says())
+            shown.append(says())
         finally:
             ray.util.remove_placement_group(group)
 
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
-    yield said
+    yield shown
     looking.join()
 
 
@@ -130,7 +130,7 @@ def runs(pid: int) -> bool:
 
 def processes_of(home: Path) -> list[str]:
     """Command lines of all living processes that were given this home, or have a file in it open."""
-    found = []
+    commands = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
@@ -138,8 +138,8 @@ def processes_of(home: Path) -> list[str]:
             files = [file.path for file in process.open_files()]
             # Ray's agents overwrite their environment with their title; their logs give them away.
             if process.environ().get("LABKIT_HOME") == str(home) or any(str(home) in f for f in files):
-                found.append(" ".join(process.cmdline())[:200])
-    return found
+                commands.append(" ".join(process.cmdline())[:200])
+    return commands
 
 
 def wait_until_nothing_lives(home: Path) -> None:

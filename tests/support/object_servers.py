@@ -30,7 +30,7 @@ def embedded(home: Path) -> Iterator[storage.Store]:
     try:
         yield storage.start(settings=Settings(home=home))
     finally:
-        for handle in [one for one in storage._handles if one.home == home]:
+        for handle in [handle for handle in storage._handles if handle.home == home]:
             handle.stop()
         supervision.stop(home)
 

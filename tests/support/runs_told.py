@@ -8,8 +8,8 @@ T0 = 1_000_000.0  # Unix seconds at which the runs of these tests begin
 class Run:
     """A state that takes in events; `at` is in seconds since the start of the run."""
 
-    def __init__(self, name="run", *, phase="preparing", **about):
-        self.state = TrainingRun(name, **about)
+    def __init__(self, name="run", *, phase="preparing", **options):
+        self.state = TrainingRun(name, **options)
         self.state.start(phase, T0)
 
     def __call__(self, kind, at=1.0, **data):

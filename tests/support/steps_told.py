@@ -24,15 +24,15 @@ def told(*ranks, steps=STEPS, exchange=0.001, every=10):
         for place, total in enumerate(sums):
             if number % every == 0:
                 samples[str(place)].append([total[name] for name in COLUMNS])
-        now = [one if number >= one["from_step"] else rank() for one in ranks]
-        own = [one["data"] + one["forward"] + one["backward"] + one["optimizer"] for one in now]
-        for total, one, mine in zip(sums, now, own, strict=True):
+        now = [need if number >= need["from_step"] else rank() for need in ranks]
+        own = [need["data"] + need["forward"] + need["backward"] + need["optimizer"] for need in now]
+        for total, need, mine in zip(sums, now, own, strict=True):
             for name in COLUMNS:
-                total[name] += one.get(name, 0.0)
+                total[name] += need.get(name, 0.0)
             waited = max(own) - mine + exchange
             total["exchange"] += waited
-            total["wall"] += mine + waited + one["reports"] + one["evaluating"]
+            total["wall"] += mine + waited + need["reports"] + need["evaluating"]
             total["steps"] += 1
             total["epochs"] = total["steps"] * EPOCHS // STEPS
-            total["memory"] += one["grows"]
+            total["memory"] += need["grows"]
     return {"unseen": "", "ranks": samples}

@@ -1,15 +1,4 @@
-"""A table of answers and what the check of an exercise says to them, as one test:
-
-    test_what_a_check_says = verdicts(SAID, globals())
-
-    SAID = \"\"\"
-    03-2
-      every_epoch => it trains all 10 epochs
-      common_accuracy => solved
-    \"\"\"
-
-Right answers are the lessons' own solutions, and a likely mistake is a change of their text.
-"""
+"""Answers to exercises: the lessons' own solutions, some with the text of a likely mistake."""
 
 import ast
 import functools
@@ -19,16 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ray import cloudpickle
 
 import build
 import lesson
-from course.exercises import check
-from course.exercises.answers import Wrong
-from tables import evaluated, rows
 
 _numbers = itertools.count()
+
+
+def cases(by_exercise: dict[str, list[tuple]]) -> list[tuple]:
+    """Return (exercise, *case) of each case, for `pytest.mark.parametrize`."""
+    return [(exercise, *case) for exercise, listed in by_exercise.items() for case in listed]
 
 
 class Runs:
@@ -46,34 +36,7 @@ def replaced(answer: Runs, *args: Any, **options: Any) -> Any:
     return value
 
 
-_NAMES = {"Runs": Runs, "Wrong": Wrong}  # of every table of answers
-
-
-def verdicts(table: str, names: dict[str, Any], *replace: Any) -> Any:
-    """A test of each row; its expression is one answer or several. `replace` is for `monkeypatch.setattr`."""
-
-    @pytest.mark.parametrize("id, answers, said", rows(table))
-    def test(id: str, answers: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        if replace:
-            monkeypatch.setattr(*replace)
-        assert said in repr(check(id, *evaluated(f"[{answers}]", {**names, **_NAMES})))
-
-    return test
-
-
-def changes(table: str, names: dict[str, Any], *replace: Any, **given: Any) -> Any:
-    """As `verdicts`, with changes of the lesson's `solution` as expressions: ``{old text: new text}``."""
-
-    @pytest.mark.parametrize("id, change, said", rows(table))
-    def test(id: str, change: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        if replace:
-            monkeypatch.setattr(*replace)
-        assert said in repr(check(id, *solution(id, evaluated(change, names), **given)))
-
-    return test
-
-
-def solution(id: str, change: dict[str, str] | None = None, **given: Any) -> list[Any]:
+def solution(id: str, change: dict[str, str] | None = None, **names: Any) -> list[Any]:
     """What the solved lesson passes to ``check(id, …)``, with a change of the solution's text.
 
     Its functions belong to no module, so they travel to workers by value. `given` is what the answers use of
@@ -87,11 +50,11 @@ def solution(id: str, change: dict[str, str] | None = None, **given: Any) -> lis
         text = text.replace(old, new)
     name = f"<answer {next(_numbers)} to {id}>"
     linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name  # for inspect.getsource
-    space = {"__name__": "answer"} | _imported(cells) | given
+    space = {"__name__": "answer"} | _imported(cells) | names
     exec(compile(text, name, "exec"), space)
     call = lesson.parse(cells[place].source).body[-1].value
-    found = (eval(ast.unparse(argument), space) for argument in call.args[1:])
-    return [answer for answer in found if answer is not None]
+    answers = (eval(ast.unparse(argument), space) for argument in call.args[1:])
+    return [answer for answer in answers if answer is not None]
 
 
 _MOVED = {"03-2": "03b", "03-3": "03b", "05-2": "05b", "05-5": "05b"}

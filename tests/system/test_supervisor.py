@@ -51,8 +51,8 @@ def sleepers(home, group="one"):
 
 
 def supervisors(home):
-    found = family.running(home, family.SUPERVISOR)
-    return [one.process for one in found if one.program == "supervisor"]
+    members = family.running(home, family.SUPERVISOR)
+    return [member.process for member in members if member.program == "supervisor"]
 
 
 def supervisor_of(home):
@@ -90,11 +90,11 @@ def user(home, tmp_path):
         return users[-1]
 
     yield user
-    for one in users:
+    for process in users:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(one.pid, signal.SIGKILL)  # and its fork
-        one.wait()
-        one.stdout.close()
+            os.killpg(process.pid, signal.SIGKILL)  # and its fork
+        process.wait()
+        process.stdout.close()
 
 
 # -- starting ---------------------------------------------------------------------------------------------
@@ -105,12 +105,12 @@ def test_what_is_started_has_a_session_of_its_own_and_tells_its_status(start, tm
     monkeypatch.chdir(tmp_path)
     script = f"echo $WORD ${family.MARK}; pwd; cat; echo err >&2; exit 3"
     (tmp_path / "input").write_text("given\n")
-    with open(tmp_path / "input") as given:
-        started = start(["sh", "-c", script], env={"WORD": "hello"}, stdin=given.fileno())
+    with open(tmp_path / "input") as standard_input:
+        started = start(["sh", "-c", script], env={"WORD": "hello"}, stdin=standard_input.fileno())
     until(lambda: started.status() is not None)
     assert started.status() == 3
-    said = (tmp_path / "log").read_text().splitlines()
-    assert said[0].startswith("hello one@") and said[1:] == [str(tmp_path), "given", "err"]
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[0].startswith("hello one@") and lines[1:] == [str(tmp_path), "given", "err"]
     sleeper = start(SLEEP)
     assert os.getsid(sleeper.pid) == sleeper.pid != os.getsid(0) and sleeper.status() is None
     os.kill(sleeper.pid, signal.SIGKILL)
@@ -217,18 +217,18 @@ def test_a_process_of_another_lab_is_not_ours(home, start, tmp_path):
 @pytest.mark.parametrize("fork", ["", "fork"])
 def test_a_killed_user_leaves_nothing_also_where_a_fork_of_it_lives(home, user, fork):
     """A fork holds the sockets of its parent."""
-    one = user(fork=fork)
-    assert supervision.users(home) == {"one": [one.pid]}
-    one.kill()
-    one.wait()
+    process = user(fork=fork)
+    assert supervision.users(home) == {"one": [process.pid]}
+    process.kill()
+    process.wait()
     until(lambda: not family.running(home))  # also the supervisor
 
 
 def test_another_user_keeps_it_running(home, user):
-    one = user()
+    process = user()
     supervision.use(home, "one", keep=0.5)
-    one.kill()
-    one.wait()
+    process.kill()
+    process.wait()
     until(lambda: supervision.users(home) == {"one": [os.getpid()]})
     time.sleep(2)  # longer than it is kept
     assert sleepers(home)
@@ -256,22 +256,22 @@ def test_a_removed_home_stops_the_lab(home, user):
 
 @pytest.mark.each_change
 def test_a_killed_supervisor_is_replaced_and_its_processes_run_on(home, user):
-    one = user()
+    process = user()
     before, pids = supervisor_of(home), sleepers(home)
     before.kill()
-    until(lambda: supervision.users(home) == {"one": [one.pid]})
+    until(lambda: supervision.users(home) == {"one": [process.pid]})
     assert supervisor_of(home) != before and sleepers(home) == pids
-    one.kill()
-    one.wait()
+    process.kill()
+    process.wait()
     until(lambda: not family.running(home))
 
 
 @pytest.mark.parametrize("way", ["killed", "frozen with its user"])
 def test_stop_without_a_supervisor_leaves_nothing(home, user, way):
-    one = user(keep=60)
+    process = user(keep=60)
     if way == "killed":
-        one.kill()
-        one.wait()
+        process.kill()
+        process.wait()
         supervisor_of(home).kill()
     else:
         supervisor_of(home).suspend()
@@ -289,7 +289,7 @@ def test_of_two_that_start_at_once_one_stays(home, tmp_path):
     until(lambda: len(family.running(home)) == 1)
     assert supervision.users(home) == {"one": [os.getpid()]}
     supervision.stop(home)
-    assert [one.wait(300) for one in both] == [0, 0]
+    assert [process.wait(300) for process in both] == [0, 0]
 
 
 def test_one_of_another_version_is_named_at_once_and_can_be_stopped(home, start, monkeypatch):

@@ -62,6 +62,6 @@ def test_what_the_lab_starts_can_listen_in_its_folder(home, tmp_path, monkeypatc
 
 
 def test_an_environment_that_fits_stays(tmp_path):
-    for given in ({}, {"A": "1"}, {"TMPDIR": "/tmp"}):
-        assert temporary.with_a_short_one(given, tmp_path) == given
+    for variables in ({}, {"A": "1"}, {"TMPDIR": "/tmp"}):
+        assert temporary.with_a_short_one(variables, tmp_path) == variables
     assert not os.listdir(tmp_path)

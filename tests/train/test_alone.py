@@ -214,15 +214,15 @@ def all_of_them(config):
     from accelerate import Accelerator
 
     assert Accelerator().num_processes == 1
-    told = {loop.__name__: notes_of(loop) for loop in (*HEALTHY, alone_but_for_a_final_metric)}
-    return {"without_accelerate": without_accelerate, **told}
+    notes = {loop.__name__: notes_of(loop) for loop in (*HEALTHY, alone_but_for_a_final_metric)}
+    return {"without_accelerate": without_accelerate, **notes}
 
 
 def test_no_false_alarm(lab, home):
-    told, _ = fitted(home, all_of_them)
-    (note,) = told.pop("alone_but_for_a_final_metric")
+    notes, _ = fitted(home, all_of_them)
+    (note,) = notes.pop("alone_but_for_a_final_metric")
     assert "trains a model of its own" in note
-    assert {name for name, notes in told.items() if notes} == set()
+    assert {name for name, of_loop in notes.items() if of_loop} == set()
 
 
 # -- what `prepare_data_loader` changes -----------------------------------------------------------------
@@ -247,25 +247,25 @@ def prepares(config):
             prepared = prepare_data_loader(loader, **options)
         return [event["text"] for event in events if event["kind"] == "note"], next(iter(prepared))[0].shape
 
-    told = {name: notes(DataLoader(NUMBERS, 8, sampler=make())) for name, (make, _) in SAMPLERS.items()}
+    seen = {name: notes(DataLoader(NUMBERS, 8, sampler=make())) for name, (make, _) in SAMPLERS.items()}
     batches = BatchSampler(SequentialSampler(NUMBERS), 8, False)
-    told["batches"] = notes(DataLoader(NUMBERS, batch_sampler=batches))
-    told["its own way"] = notes(DataLoader(NUMBERS, batch_sampler=batches), add_dist_sampler=False)
-    told["dealt"] = notes(
+    seen["batches"] = notes(DataLoader(NUMBERS, batch_sampler=batches))
+    seen["its own way"] = notes(DataLoader(NUMBERS, batch_sampler=batches), add_dist_sampler=False)
+    seen["dealt"] = notes(
         DataLoader(NUMBERS, 8, sampler=torch.utils.data.distributed.DistributedSampler(NUMBERS))
     )
     ahead = {"num_workers": 1, "persistent_workers": True, "prefetch_factor": 4}
-    told["ahead"] = notes(DataLoader(NUMBERS, 8, **ahead))
-    return told
+    seen["ahead"] = notes(DataLoader(NUMBERS, 8, **ahead))
+    return seen
 
 
 def test_what_ray_changes_in_a_loader_is_told(lab, home):
-    told, _ = fitted(home, prepares)
+    seen, _ = fitted(home, prepares)
     for name, (_, words) in SAMPLERS.items():
-        assert len(told[name][0]) == (words is not None), told[name]
-        assert words is None or re.search(words, told[name][0][0])
-    assert "single rows without a batch dimension" in told["batches"][0][0]
-    assert tuple(told["batches"][1]) == () and tuple(told["its own way"][1]) == (8,)
-    assert told["its own way"][0] == told["dealt"][0] == []
-    (note,) = told["ahead"][0]
+        assert len(seen[name][0]) == (words is not None), seen[name]
+        assert words is None or re.search(words, seen[name][0][0])
+    assert "single rows without a batch dimension" in seen["batches"][0][0]
+    assert tuple(seen["batches"][1]) == () and tuple(seen["its own way"][1]) == (8,)
+    assert seen["its own way"][0] == seen["dealt"][0] == []
+    (note,) = seen["ahead"][0]
     assert "drops persistent_workers=True and prefetch_factor=4" in note

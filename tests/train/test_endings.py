@@ -19,7 +19,6 @@ from ray.train.torch import TorchTrainer
 from labkit.errors import LabError, RunFailed
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel, reported_checkpoints
-from tables import table
 
 pytestmark = [
     pytest.mark.slow,
@@ -81,14 +80,14 @@ def trainer_of(loop, how=None, workers=2, **options):
     )
 
 
-WAYS = """
-  "status" => it exited with status 3
-  "crash" => signal 11 (SIGSEGV) ended it
-  "kill" => signal 9 (SIGKILL) ended it, as `kill -9` does, or the system when its memory runs out
-"""
+WAYS = [
+    ("status", "it exited with status 3"),
+    ("crash", "signal 11 (SIGSEGV) ended it"),
+    ("kill", "signal 9 (SIGKILL) ended it, as `kill -9` does, or the system when its memory runs out"),
+]
 
 
-@pytest.mark.parametrize("how, words", table(WAYS, globals()))
+@pytest.mark.parametrize("how, words", WAYS)
 def test_a_rank_that_ends_by_itself_says_how(lab, home, panel, how, words):
     with pytest.raises(RunFailed) as failed:
         panel.fit(trainer_of(ends, how))
@@ -100,14 +99,14 @@ def test_a_rank_that_ends_by_itself_says_how(lab, home, panel, how, words):
         assert re.search("Segmentation fault|SIGSEGV", Path(log).read_text())
 
 
-EXCEPTIONS = """
-  "missing" => DataMissing: table films has no row 7
-  "lock" => HoldsALock: the file is locked
-  "exit" => SystemExit: there is no data set called films
-"""
+EXCEPTIONS = [
+    ("missing", "DataMissing: table films has no row 7"),
+    ("lock", "HoldsALock: the file is locked"),
+    ("exit", "SystemExit: there is no data set called films"),
+]
 
 
-@pytest.mark.parametrize("how, message", table(EXCEPTIONS, globals()))
+@pytest.mark.parametrize("how, message", EXCEPTIONS)
 def test_an_exception_that_cannot_be_sent_keeps_its_message_and_line(lab, home, panel, how, message):
     with pytest.raises(RunFailed) as failed:
         panel.fit(trainer_of(ends, how))
@@ -150,8 +149,8 @@ def validated(home, how):
 def test_a_validation_with_an_odd_exception_is_a_failed_validation(lab, home, panel, how):
     """In plain Ray it ends the run."""
     result = panel.fit(validated(home, how))
-    found = reported_checkpoints(result.path, result.filesystem)
-    assert {one.status for one in found} == {ReportedCheckpointStatus.VALIDATION_FAILED}
+    checkpoints = reported_checkpoints(result.path, result.filesystem)
+    assert {checkpoint.status for checkpoint in checkpoints} == {ReportedCheckpointStatus.VALIDATION_FAILED}
     reasons = {
         "missing": "DataMissing: table films",
         "lock": "HoldsALock: the",
@@ -170,22 +169,22 @@ def test_a_validation_whose_process_ends_is_called_one(lab, home, panel, how, wo
     assert "correct the validation function" in failed.value.fix and "goes on" in failed.value.fix
     assert "panel above" not in failed.value.fix
     assert (panel.state.failures[-1].rank, panel.state.failures[-1].text) == (None, failed.value.fact)
-    said = capfd.readouterr()
-    assert "retries remaining" not in said.out + said.err
+    output = capfd.readouterr()
+    assert "retries remaining" not in output.out + output.err
 
 
 def reports(config):
     ray.train.report({"loss": 1.0})
 
 
-FIXES = """
-  {"torch_config": ray.train.torch.TorchConfig(backend="nccl")} => TorchConfig(backend="gloo")
-  {"run_config": RunConfig(worker_runtime_env={"pip": 3})} => correct runtime_env['pip']
-  {"run_config": RunConfig(storage_path="/proc/runs")} => in place of /proc/runs
-"""
+FIXES = [
+    ({"torch_config": ray.train.torch.TorchConfig(backend="nccl")}, 'TorchConfig(backend="gloo")'),
+    ({"run_config": RunConfig(worker_runtime_env={"pip": 3})}, "correct runtime_env['pip']"),
+    ({"run_config": RunConfig(storage_path="/proc/runs")}, "in place of /proc/runs"),
+]
 
 
-@pytest.mark.parametrize("options, fix", table(FIXES, globals()))
+@pytest.mark.parametrize("options, fix", FIXES)
 def test_a_fact_with_a_known_fix_has_it(lab, home, panel, options, fix):
     if "torch_config" in options and ray.cluster_resources().get("GPU"):
         pytest.skip("there is a GPU")
@@ -202,7 +201,7 @@ def test_what_ray_refuses_before_a_start_is_a_refusal(lab, home, panel):
 
 @pytest.mark.each_change
 @pytest.mark.parametrize(
-    "scaling, said",
+    "scaling, parts",
     [
         ({"resources_per_worker": {"CPU": 1, "memory": 640e9}}, ["640 GB memory each", "room for 0 of them"]),
         ({"resources_per_worker": {"cpu": 1}}, ["no node has the resource 'cpu'", "{'CPU': 1} in place of"]),
@@ -218,29 +217,29 @@ def test_what_ray_refuses_before_a_start_is_a_refusal(lab, home, panel):
         ({"label_selector": {"zone": "a"}}, ["labels {'zone': 'a'}", "leave label_selector out"]),
     ],
 )
-def test_what_no_node_can_ever_give_is_refused_before_the_start(lab, panel, scaling, said):
+def test_what_no_node_can_ever_give_is_refused_before_the_start(lab, panel, scaling, parts):
     trainer = TorchTrainer(reports, scaling_config=ScalingConfig(num_workers=2, **scaling))
     with pytest.raises(LabError, match="wait forever") as refused:
         panel.watch(trainer)
-    assert all(words in str(refused.value) for words in said)
+    assert all(part in str(refused.value) for part in parts)
     assert panel.state.status == "ready"
 
 
 @pytest.mark.each_change
 @pytest.mark.parametrize(
-    "options, said",
+    "options, fact",
     [
         ({"label_selector": {"zone": "a"}}, "labels"),
         ({"resources": {"tape": 1}}, "tape"),
         ({"memory": 1e15}, "TB"),
     ],
 )
-def test_a_validation_that_no_node_can_run_is_refused(lab, home, panel, options, said):
+def test_a_validation_that_no_node_can_run_is_refused(lab, home, panel, options, fact):
     trainer = validated(home, "status")
     trainer.validation_config.ray_remote_kwargs = options
     with pytest.raises(LabError, match="run validations") as refused:
         panel.watch(trainer)
-    assert said in refused.value.fact
+    assert fact in refused.value.fact
 
 
 @pytest.mark.each_change

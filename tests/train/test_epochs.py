@@ -77,13 +77,13 @@ def done_before():
         return int(Path(folder, "done").read_text())
 
 
-def report(loss, done, **told):
+def report(loss, done, **metrics):
     checkpoint = None
     if ray.train.get_context().get_world_rank() == 0:
         folder = tempfile.mkdtemp()
         Path(folder, "done").write_text(str(int(done)))
         checkpoint = ray.train.Checkpoint.from_directory(folder)
-    ray.train.report({"loss": loss, **told}, checkpoint=checkpoint)
+    ray.train.report({"loss": loss, **metrics}, checkpoint=checkpoint)
 
 
 def loop(config):
@@ -126,7 +126,7 @@ def followed(home, name, make, counts, seconds, epochs):
     return panel.state, runs.latest(name)
 
 
-def told(state, record):
+def shown(state, record):
     """All that a reader sees of epochs: history, checkpoints, log, bar, and the places of the curve."""
     lines = [line.partition(" · ")[0] for key, line in state.news if key[0] == "report"]
     state.status = "running"  # as it was drawn last
@@ -157,7 +157,7 @@ def test_epochs_are_those_of_the_loop(lab, home, make, counts):
     for number in range(RUNS):
         seconds = SPEEDS[number % len(SPEEDS)]
         name = f"{make.__name__}-{counts.replace(' ', '-')}-{number}"
-        seen = told(*followed(home, name, make, counts, seconds, 3))
+        seen = shown(*followed(home, name, make, counts, seconds, 3))
         if seen != expected(places, 3, whole=counts != "fractions"):
             wrong.append((seconds, seen))
     print(f"{make.__name__}, {counts}: {len(wrong)} wrong of {RUNS}")
@@ -173,7 +173,7 @@ def test_a_resumed_loop_keeps_its_numbers_and_its_bar(lab, home, make, counts):
         name = f"{make.__name__}-{counts.replace(' ', '-')}-resumed-{number}"
         followed(home, name, make, counts, seconds, 2)
         state, record = followed(home, name, make, counts, seconds, 4)
-        seen = told(state, record)
+        seen = shown(state, record)
         if seen != expected((3.0, 4.0), 4, before=2) or state.note != "went on after epoch 2 of 4":
             wrong.append((seconds, seen, state.note))
     print(f"{make.__name__}, resumed {counts}: {len(wrong)} wrong of {RUNS}")

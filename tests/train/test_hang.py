@@ -85,21 +85,21 @@ def lines_of(lab, home, tmp_path):
     """
 
     def lines_of(loop, awaited, before=lambda panel: None):
-        panel, said = TrainPanel("hang", settings=Settings(home=home, panel="none", hang_after=2)), []
+        panel, lines = TrainPanel("hang", settings=Settings(home=home, panel="none", hang_after=2)), []
 
         def explained():
-            if panel.state.first_step_at and not said:
+            if panel.state.first_step_at and not lines:
                 before(panel)
                 with contextlib.suppress(AssertionError):
                     until(lambda: awaited(list(panel.state.hang)))
-                said.extend(panel.state.hang or ["nothing"])
-            return said
+                lines.extend(panel.state.hang or ["nothing"])
+            return lines
 
         interrupt_when(explained)
         scaling, run = ScalingConfig(num_workers=2), RunConfig(storage_path=str(tmp_path))
         with pytest.raises(RunStopped):
             panel.fit(TorchTrainer(loop, scaling_config=scaling, run_config=run))
-        return said
+        return lines
 
     return lines_of
 
@@ -112,7 +112,7 @@ def at(loop, text):
 
 
 @pytest.mark.parametrize(
-    "loop, zero, one, verdict",
+    "loop, rank_0, rank_1, verdict",
     [
         (
             only_rank_0_reports,
@@ -134,16 +134,19 @@ def at(loop, text):
         ),
     ],
 )
-def test_who_waits_for_whom(lines_of, loop, zero, one, verdict):
+def test_who_waits_for_whom(lines_of, loop, rank_0, rank_1, verdict):
     def awaited(lines):
-        whole = len(lines) == 3 and lines[2].endswith(verdict)
-        return whole and all(
-            line.startswith(f"rank {number}: {what}") and (function is None or at(function, text) in line)
-            for number, (line, (what, function, text)) in enumerate(zip(lines, (zero, one), strict=False))
-        )
+        if len(lines) != 3 or not lines[2].endswith(verdict):
+            return False
+        for number, (state, function, text) in enumerate((rank_0, rank_1)):
+            if not lines[number].startswith(f"rank {number}: {state}"):
+                return False
+            if function and at(function, text) not in lines[number]:
+                return False
+        return True
 
-    said = lines_of(loop, awaited)
-    assert awaited(said), said
+    lines = lines_of(loop, awaited)
+    assert awaited(lines), lines
 
 
 def test_a_frozen_process(lines_of):
@@ -157,8 +160,8 @@ def test_a_frozen_process(lines_of):
         )
 
     # The end of the run ends it, too.
-    said = lines_of(all_is_well, awaited, lambda panel: faults.freeze_rank(1, seconds=600).at(panel))
-    assert awaited(said), said
+    lines = lines_of(all_is_well, awaited, lambda panel: faults.freeze_rank(1, seconds=600).at(panel))
+    assert awaited(lines), lines
 
 
 def test_py_spy_is_found_on_the_path_too(tmp_path, monkeypatch):

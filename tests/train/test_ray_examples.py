@@ -76,7 +76,7 @@ print("TOLD", json.dumps(said))
 SWEEPS = ("logging_example", "pbt_function", "tune_basic_example")
 
 
-def told(path, panels, home):
+def outcome(path, panels, home):
     """What `PROGRAM` says of an example. Its results go to a folder of their own: Tune mixes equal names."""
     command = [sys.executable, "-c", PROGRAM, str(Path(ray.__file__).parent / path), panels, "--smoke-test"]
     with tempfile.TemporaryDirectory(dir=home) as folder:
@@ -94,13 +94,13 @@ LAB = {"cpus_per_node": 4}  # `PROGRAM` finds the cluster that runs already
 @pytest.mark.parametrize("example", SWEEPS)
 def test_a_sweep_is_followed_and_its_results_stay(lab, home, example):
     path = f"tune/examples/{example}.py"
-    without, under = told(path, "none", home), told(path, "panel", home)
+    without, under = outcome(path, "none", home), outcome(path, "panel", home)
     assert under["results"] == without["results"]
     assert under["status"] == "finished" and under["trials"] == len(under["results"])
 
 
 @pytest.mark.timeout(600)
 def test_a_training_is_followed(lab, home):
-    under = told("train/examples/pytorch/torch_linear_example.py", "panel", home)
+    under = outcome("train/examples/pytorch/torch_linear_example.py", "panel", home)
     assert (under["status"], under["epochs"]) == ("finished", 3)  # and 1000 rows: 2 workers, 4 a batch
     assert under["steps"] == 3 * 1000 / 2 / 4

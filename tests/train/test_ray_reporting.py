@@ -50,13 +50,13 @@ def panel(home):
 def _controllers(home):
     """Ray Train's controllers on the cluster of this home."""
     ours = {member.pid for member in family.running(home)}
-    found = []
+    controllers = []
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
             titled = "TrainController" in " ".join(process.info["cmdline"] or ())
             if titled and ours & {parent.pid for parent in process.parents()}:
-                found.append(process)
-    return found
+                controllers.append(process)
+    return controllers
 
 
 # -- what is seen ---------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_workers_that_wait_for_cpus_which_another_one_holds(lab, home, panel, mo
 
 @pytest.mark.each_change
 @pytest.mark.parametrize(
-    ("config", "given", "epochs", "steps"),
+    ("config", "options", "epochs", "steps"),
     [
         ({"max_epochs": 4, "num_epochs": 5, "max_steps": 9}, {}, 5, None),
         ({"steps": 40}, {}, None, 40),
@@ -142,8 +142,8 @@ def test_workers_that_wait_for_cpus_which_another_one_holds(lab, home, panel, mo
         ({}, {"epochs": 7}, 7, None),
     ],
 )
-def test_the_length_of_a_run_is_in_its_configuration_or_told(home, config, given, epochs, steps):
-    panel = TrainPanel("run", reporter=NullReporter(), **given)
+def test_the_length_of_a_run_is_in_its_configuration_or_told(home, config, options, epochs, steps):
+    panel = TrainPanel("run", reporter=NullReporter(), **options)
     in_this_process = ScalingConfig(num_workers=0)
     panel.watch(TorchTrainer(train_loop, train_loop_config={"epochs": 9}, scaling_config=in_this_process))
     panel.watch(TorchTrainer(train_loop, train_loop_config=config, scaling_config=in_this_process))
@@ -233,8 +233,8 @@ def test_the_plain_script_of_lesson_03(lab, home, panel, root, monkeypatch, caps
 
 @pytest.mark.each_change
 def test_what_a_worker_raises_is_shown_with_its_own_lines(lab, home, panel):
-    said = "rank 1 raised ArithmeticError: the loss is not a number(.|\n)*goes on from the last checkpoint"
-    with pytest.raises(RunFailed, match=said):
+    message = "rank 1 raised ArithmeticError: the loss is not a number(.|\n)*goes on from the last checkpoint"
+    with pytest.raises(RunFailed, match=message):
         panel.fit(trainer_of(home, breaks=(1, 1, 2)))
     (failure, *_) = panel.state.failures
     assert (failure.rank, panel.state.status) == (1, "failed")
@@ -265,8 +265,8 @@ def test_a_killed_worker_is_one_line_and_its_restart_repeats_steps(lab, home, pa
     assert state.repeated == 3  # of its second epoch, after the checkpoint of the first
     assert (state.made, state.workers[0].epoch, state.fraction()) == (12, 2, 1.0)
     assert 0 < runs.latest("run").seconds["restart"] < state.elapsed()
-    said = capfd.readouterr()
-    assert "A worker died or was killed" not in said.out + said.err
+    output = capfd.readouterr()
+    assert "A worker died or was killed" not in output.out + output.err
     with pytest.raises(RunFailed) as failed:
         panel.fit(trainer_of(home, dies=(1, 0, 2), died=str(home / "died-2"), when=str(when)))
     assert failed.value.fact == KILLED

@@ -28,16 +28,16 @@ def test_a_list_that_is_missing_or_not_rays(tmp_path, content):
 )
 def test_keeping_the_worst_checkpoints_is_warned_of(name, warned):
     config = {"checkpoint_score_attribute": name, "num_to_keep": 2}
-    said = wrong_order(CheckpointConfig(**config))
-    assert (f"Ray keeps the 2 checkpoints with the highest {name}, " in said) == warned
-    assert ('checkpoint_score_order="min"' in said) == warned
+    warning = wrong_order(CheckpointConfig(**config))
+    assert (f"Ray keeps the 2 checkpoints with the highest {name}, " in warning) == warned
+    assert ('checkpoint_score_order="min"' in warning) == warned
     assert not wrong_order(CheckpointConfig(**config, checkpoint_score_order="min"))
 
 
 def test_a_metric_that_ranks_and_that_no_checkpoint_has_is_told():
     reported = {"epoch", "loss", "rmse"}
-    told = unranked(CheckpointConfig(checkpoint_score_attribute="rsme"), reported)
-    assert "none has checkpoint_score_attribute='rsme' (they have epoch, loss, rmse)" in told
+    warning = unranked(CheckpointConfig(checkpoint_score_attribute="rsme"), reported)
+    assert "none has checkpoint_score_attribute='rsme' (they have epoch, loss, rmse)" in warning
     for name, seen in (("rmse", reported), (None, reported), ("valid/rmse", reported), ("rsme", set())):
         assert unranked(CheckpointConfig(checkpoint_score_attribute=name), seen) == ""
 

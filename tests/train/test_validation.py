@@ -67,10 +67,10 @@ def loop(config):
             and ValidationTaskConfig(fn_kwargs={"how": how}, timeout_s=20 if how == "hang" else None),
         )
     if log := config.get("reported"):
-        found = ray.train.get_all_reported_checkpoints(
+        checkpoints = ray.train.get_all_reported_checkpoints(
             consistency_mode=ray.train.CheckpointConsistencyMode.COMMITTED
         )
-        Path(log).write_text(" ".join(one.status.value for one in found))
+        Path(log).write_text(" ".join(checkpoint.status.value for checkpoint in checkpoints))
 
 
 def validate(checkpoint, how="well"):
@@ -100,7 +100,7 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
     result = panel.fit(trainer_of(home, workers=2, epochs=6, how=how, reported=log))
     assert panel.state.status == "finished"
     by_epoch = {checkpoint.label: checkpoint for checkpoint in panel.state.checkpoints}
-    assert {label: one.status for label, one in by_epoch.items()} == {
+    assert {label: checkpoint.status for label, checkpoint in by_epoch.items()} == {
         "epoch 1": "validated", "epoch 2": "failed", "epoch 3": "timed out", "epoch 4": "validated",
         "epoch 5": "failed", "epoch 6": "validated",
     }  # fmt: skip
@@ -112,10 +112,11 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
     assert [kept[epoch]["both"] for epoch in range(6)] == [
         "validation", "training", "training", "validation", "training", "validation",
     ]  # fmt: skip
-    found = reported_checkpoints(result.path, result.filesystem)
-    assert [one.status for one in found] == [VALIDATED, FAILED, TIMED_OUT, VALIDATED, FAILED, VALIDATED]
+    reported = reported_checkpoints(result.path, result.filesystem)
+    statuses = [checkpoint.status for checkpoint in reported]
+    assert statuses == [VALIDATED, FAILED, TIMED_OUT, VALIDATED, FAILED, VALIDATED]
     # The best by the validated metric is not the last one.
-    assert result.get_best_checkpoint("score", "max").path == found[0].checkpoint.path
+    assert result.get_best_checkpoint("score", "max").path == reported[0].checkpoint.path
     assert len(log.read_text().split()) == 6  # the loop was over before its validations were
     assert "PENDING_VALIDATION" in log.read_text()
     # Each epoch and each validation has its place on the time axis, and an end.
@@ -125,4 +126,5 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
     # The training did not wait: its last epoch began before the validation that hung was given up.
     assert trained[-1].begin < validated[2].end
     kept = runs.latest("run").extra["checkpoints"]
-    assert [one["status"] for one in kept] == [checkpoint.status for checkpoint in panel.state.checkpoints]
+    statuses = [checkpoint.status for checkpoint in panel.state.checkpoints]
+    assert [checkpoint["status"] for checkpoint in kept] == statuses

@@ -70,17 +70,17 @@ def test_what_works_is_let_through(check, trainable, space, options):
 
 
 def test_a_space_in_which_nothing_is_searched(check):
-    for space, said in (
+    for space, fact in (
         ({"optimizer": {"lr": [0.1, 0.2]}}, "(?s)'optimizer/lr' is a plain list.*grid_search"),
         (None, "(?s)the search space is empty.*param_space="),
     ):
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=fact):
             check(space=space)
 
 
 @pytest.mark.parametrize("trainable", [Model, function])
 @pytest.mark.parametrize(
-    "asked, said",
+    "asked, fact",
     [
         ({"CPU": 3}, "needs 3 CPU .*head 2 CPU"),
         ({"CPU": 1, "GPU": 1}, "needs 1 CPU and 1 GPU .*0 GPU"),
@@ -92,9 +92,9 @@ def test_a_space_in_which_nothing_is_searched(check):
         ),
     ],
 )
-def test_trials_that_fit_nowhere(check, trainable, asked, said):
+def test_trials_that_fit_nowhere(check, trainable, asked, fact):
     check(tune.with_resources(trainable, {"CPU": 0.5}))
-    with pytest.raises(NoRoom, match=f"{said}.*Ray would wait forever"):
+    with pytest.raises(NoRoom, match=f"{fact}.*Ray would wait forever"):
         check(tune.with_resources(trainable, asked))
 
 
@@ -145,7 +145,7 @@ def test_a_configuration_is_shown_flat_with_plain_numbers_and_names_and_without_
 
 
 @pytest.mark.parametrize(
-    "given, compared",
+    "options, compared",
     [
         ({"metric": "loss", "mode": "min"}, ("loss", "min")),
         ({"scheduler": ASHAScheduler(metric="loss", mode="min")}, ("loss", "min")),
@@ -154,8 +154,8 @@ def test_a_configuration_is_shown_flat_with_plain_numbers_and_names_and_without_
         ({}, (None, "max")),
     ],
 )
-def test_the_metric_is_found_wherever_it_is_named(given, compared):
-    assert TunerPlan(print, {}, tune.TuneConfig(**given), None).compared == compared
+def test_the_metric_is_found_wherever_it_is_named(options, compared):
+    assert TunerPlan(print, {}, tune.TuneConfig(**options), None).compared == compared
 
 
 def test_warnings_of_tune_are_heard_and_what_the_panel_shows_is_not(caplog, monkeypatch):

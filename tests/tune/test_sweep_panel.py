@@ -82,8 +82,8 @@ def test_a_grid_of_four_twice(sweep, home, capfd):
     listed = dict(sweep.panel.files())
     assert listed["results and checkpoints"] == sweep.results.experiment_path
     assert listed["results and checkpoints"].endswith(sweep.panel.run_id)  # the sweep had no name
-    said = capfd.readouterr()
-    assert "Trial" not in said.out + said.err  # Tune's own tables are off
+    output = capfd.readouterr()
+    assert "Trial" not in output.out + output.err  # Tune's own tables are off
 
 
 def test_the_others_go_on_where_some_fail(sweep):
@@ -163,8 +163,8 @@ def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab, capfd):
     interrupt_when(lambda: sweep.panel is not None and sweep.panel.state.counts()["running"])
     with pytest.raises(RunStopped, match="stopped by you"):
         sweep(climb, ENDLESS)
-    said = capfd.readouterr()
-    assert "Failed to fetch metrics" not in said.out + said.err  # of trials that never reported
+    output = capfd.readouterr()
+    assert "Failed to fetch metrics" not in output.out + output.err  # of trials that never reported
     state = sweep.panel.state
     assert state.status == "stopped" and set(state.counts()) == {"cut off"}
     assert runs.latest("sweep", state="stopped").error is None
@@ -295,8 +295,8 @@ def test_a_trial_that_ends_by_itself_says_how(sweep, trainable, capfd):
     assert why["odd"].endswith("DataMissing: table films has no row 2")
     assert why["exit"].endswith("there is no data set called films")
     assert "memory" not in str(failed.value) + str(why)
-    said = capfd.readouterr()
-    assert "A worker died" not in said.out + said.err
+    output = capfd.readouterr()
+    assert "A worker died" not in output.out + output.err
 
 
 def wait_inside(config):

@@ -112,14 +112,14 @@ def lines(path):
 
 def killed_in(home, code, *, when):
     """Run the sweep in a kernel, and kill that as soon as `when()`; how many steps were made by then."""
-    with kernel(LABKIT_PANEL="text") as one:
-        assert one.run(SETUP).error is None
-        cell, deadline = one.begin(code), time.monotonic() + 300
+    with kernel(LABKIT_PANEL="text") as notebook:
+        assert notebook.run(SETUP).error is None
+        cell, deadline = notebook.begin(code), time.monotonic() + 300
         while not when():
             assert not cell.done and time.monotonic() < deadline, cell.text
             time.sleep(0.01)
         time.sleep(random.uniform(0, 0.1))
-        one.kill()
+        notebook.kill()
     return len(steps(home))
 
 

@@ -38,7 +38,7 @@ def write(folder, session, trials):
     (folder / SEARCHER.format(session)).write_bytes(pickle.dumps({"counter": trials}))
 
 
-def known(folder, session):
+def counts(folder, session):
     """How many trials the two files know of."""
     state = json.loads((folder / f"experiment_state-{session}.json").read_text())
     return state["trials"], pickle.loads((folder / SEARCHER.format(session)).read_bytes())["counter"]
@@ -54,7 +54,7 @@ def test_files_that_a_kill_cut_off_or_left_of_different_moments_are_restored(pla
     (stored / f"experiment_state-{FIRST}.json").write_text('{"tri')
     (stored / SEARCHER.format(FIRST)).write_bytes(pickle.dumps({"counter": 5}))
     plan.restore_state()
-    assert known(stored, FIRST) == (4, 4) and len(list(stored.iterdir())) == 3
+    assert counts(stored, FIRST) == (4, 4) and len(list(stored.iterdir())) == 3
 
 
 def test_a_restored_run_saves_its_own_files(plan, staging, stored):
@@ -64,7 +64,7 @@ def test_a_restored_run_saves_its_own_files(plan, staging, stored):
     write(stored, FIRST, 3)
     plan.save_state(staging)
     plan.restore_state()
-    assert known(stored, SECOND) == (4, 4) and known(stored, FIRST) == (3, 3)
+    assert counts(stored, SECOND) == (4, 4) and counts(stored, FIRST) == (3, 3)
 
 
 @pytest.mark.parametrize("damaged", [None, b"", b"\xff"])
@@ -76,4 +76,4 @@ def test_what_is_damaged_or_older_than_a_later_run_changes_nothing(plan, staging
         (stored / SAVED).write_bytes(damaged)
     plan.restore_state()
     TunerPlan(print, {}, None, SimpleNamespace(**vars(plan.run) | {"name": "nowhere"})).restore_state()
-    assert known(stored, SECOND) == (8, 8) and not list(stored.glob(f"*{FIRST}*"))
+    assert counts(stored, SECOND) == (8, 8) and not list(stored.glob(f"*{FIRST}*"))

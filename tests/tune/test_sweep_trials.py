@@ -18,7 +18,6 @@ from labkit.cluster import capacity
 from labkit.tune import trials
 from labkit.tune.panel import SweepCallback, SweepPanel
 from labkit.tune.trials import TunerPlan
-from tables import table
 
 
 def test_a_restored_sweep_keeps_the_numbers_of_its_trials_and_counts_changed_configurations(monkeypatch):
@@ -34,14 +33,14 @@ def test_a_restored_sweep_keeps_the_numbers_of_its_trials_and_counts_changed_con
         return SimpleNamespace(**tag, status=status, config={"x": x}, run_metadata=data)
 
     callback = SweepCallback()
-    known = [restored(2, "PENDING"), restored(11, "PENDING"), restored(0, "TERMINATED")]
-    callback.on_step_begin(trials=known)
+    trials = [restored(2, "PENDING"), restored(11, "PENDING"), restored(0, "TERMINATED")]
+    callback.on_step_begin(trials=trials)
     callback.on_step_end()
     numbers = {trial.config["x"]: trial.number for trial in panel.state.trials.values()}
     assert numbers == {0: 0, 2: 1, 11: 2} and panel.state.counts() == {"finished": 1, "waiting": 2}
     for config in ({"x": 2}, {"x": 3}):  # as population based training does it
-        known[0].config, known[0].status = config, "RUNNING"
-        callback.on_trial_result(trial=known[0], result={"count": 1, "training_iteration": 2})
+        trials[0].config, trials[0].status = config, "RUNNING"
+        callback.on_trial_result(trial=trials[0], result={"count": 1, "training_iteration": 2})
         callback.on_step_end()
     changed = panel.state.trials["a_00002"]
     assert (changed.changes, changed.config, changed.status) == (1, {"x": 3}, "running")
@@ -192,20 +191,24 @@ TypeError: DataMissing.__init__() missing 1 required positional argument: 'row'"
 
 GONE = "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR "
 EXITED = "Worker exit detail: Worker exits unexpectedly. Worker exits with an exit code no films."
-FAILURES = r"""
-  "ValueError: first\nFailure # 2 (occurred later)\nValueError: second" => ValueError: second => try
-  "The actor died unexpectedly before finishing this task.\n\tclass_name: X"
-    => its process is gone: it may have crashed or been killed, and Ray doesn't know which
-    => in a Python of its own
-  GONE + EXITED => its process is gone: it exited: no films => in a Python of its own
-  COPIED => DataMissing: table films has no row 2 => the panel shows where
-  "ModuleNotFoundError: No module named 'polars'" => No module named 'polars' => install it
-  f"RuntimeError: {_tune.NO_RESULT}." => its function ended by SystemExit => let it return
-  None => no error was kept => try the trainable in this process
-"""
 
 
-@pytest.mark.parametrize("written, why, fix", table(FAILURES, globals()))
+FAILURES = [
+    ("ValueError: first\nFailure # 2 (occurred later)\nValueError: second", "ValueError: second", "try"),
+    (
+        "The actor died unexpectedly before finishing this task.\n\tclass_name: X",
+        "its process is gone: it may have crashed or been killed, and Ray doesn't know which",
+        "in a Python of its own",
+    ),
+    (GONE + EXITED, "its process is gone: it exited: no films", "in a Python of its own"),
+    (COPIED, "DataMissing: table films has no row 2", "the panel shows where"),
+    ("ModuleNotFoundError: No module named 'polars'", "No module named 'polars'", "install it"),
+    (f"RuntimeError: {_tune.NO_RESULT}.", "its function ended by SystemExit", "let it return"),
+    (None, "no error was kept", "try the trainable in this process"),
+]
+
+
+@pytest.mark.parametrize("written, why, fix", FAILURES)
 def test_why_a_trial_failed(tmp_path, written, why, fix):
     if written is not None:
         (tmp_path / "error.txt").write_text(f"Failure # 1 (occurred at today)\n{written}\n")
