@@ -32,6 +32,18 @@ RAY = {
         "ray.actor:ActorClassID.from_random": "forks: modules with actor classes draw ids at their import",
         "ray._private.runtime_env.context:RuntimeEnvContext.exec_worker": "each worker takes two forks",
         "ray._private.utils:update_envs": "the same",
+        f"{_TRAIN}.execution.controller:TrainController._poll_workers": "0.2 s of each short run",
+        f"{_TRAIN}.callbacks.placement_group_callback:PlacementGroupCleanerCallback._stop_cleaner": (
+            "up to a second of each run"
+        ),
+        f"{_TRAIN}.execution.controller.placement_group_cleaner:PlacementGroupCleaner._monitor_loop": (
+            "the same"
+        ),
+        f"{_TRAIN}.callbacks.preemption_callback:PreemptionCallback._stop_watcher": (
+            "one process more starts with each run"
+        ),
+        f"{_TRAIN}.callbacks.datasets:DatasetsCallback.before_init_train_context": "the same",
+        f"{_TRAIN}.callbacks.datasets:RayDatasetShardProvider.shutdown_data_executors": "the same",
     },
     "course/faults.py": {
         "ray._raylet:InnerGcsClient.drain_node": "`faults.drain_node`",
