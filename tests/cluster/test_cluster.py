@@ -24,7 +24,6 @@ from filelock import FileLock
 
 import labs
 from labkit import __version__, process_info
-from labkit.cluster import connection
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.errors import LabError, RunStopped
 from labkit.local import cluster, family, nodes, supervision
@@ -326,7 +325,7 @@ def test_a_wrong_token_or_none_is_refused(lab, home, tmp_path, monkeypatch):
     assert "f" * 64 not in done.stdout
     with pytest.raises(LabError, match="refused the token: none was found"):
         check_reachable(lab.address, None)
-    monkeypatch.setattr(connection, "_HEAD", "/ray.rpc.NodeInfoGcsService/CheckAliveOfTomorrow")
+    monkeypatch.setattr("labkit._ray.HEAD_CALL", "/ray.rpc.NodeInfoGcsService/CheckAliveOfTomorrow")
     check_reachable(
         lab.address, read_token(home / "ray-token")
     )  # another Ray may have renamed it: Ray itself has to try

@@ -395,6 +395,9 @@ HUNG = type("WorkerHealthCheckTimeoutError", (Exception,), OF_RAY)(
 )
 
 
+OWN = ArithmeticError("the loss is not a number")
+STORE = RuntimeError("failed to recv, got 0 bytes. Connection was likely closed. Did the remote server crash?")
+WAITED = type("BroadcastCollectiveTimeoutError", (Exception,), OF_RAY)("The broadcast operation timed out")
 GLOO = RuntimeError("Traceback (most recent call last):\n  …\nRuntimeError: Connection closed by peer")
 
 
@@ -407,6 +410,10 @@ GLOO = RuntimeError("Traceback (most recent call last):\n  …\nRuntimeError: Co
         ({0: OF_THE_LOOP}, 0, f"RayActorError: {OF_THE_LOOP}"),
         ({1: HUNG}, 1, "rank 1 failed: A worker health check has been hanging for 5 s."),
         ({0: GLOO, 1: GLOO}, 0, f"RuntimeError: {GLOO}"),
+        ({0: GLOO, 1: OWN, 2: OWN}, 1, f"ArithmeticError: {OWN}"),
+        ({0: STORE, 1: OWN}, 1, f"ArithmeticError: {OWN}"),
+        ({0: WAITED, 2: OWN}, 2, f"ArithmeticError: {OWN}"),
+        ({0: GLOO, 1: OWN, 2: DEAD}, 2, "rank 2 is gone"),
     ],
 )
 def test_the_failure_that_caused_the_others_is_told(exceptions, rank, text):
@@ -414,6 +421,35 @@ def test_the_failure_that_caused_the_others_is_told(exceptions, rank, text):
     assert (failure.rank, failure.text) == (rank, text)
     died = getattr(exceptions[rank], "health_check_failure", "") if text.endswith(" is gone") else ""
     assert failure.died == str(died)
+
+
+SNIPPETS = """[Rank 0,3 Error Snippet]:
+Traceback (most recent call last):
+  File "loop.py", line 9, in train_loop
+RuntimeError: Connection closed by peer [127.0.0.1]:40000
+[Rank 12 Error Snippet]:
+Traceback (most recent call last):
+  File "loop.py", line 3, in train_loop
+ArithmeticError: the loss is not a number
+[Rank 20 Error Snippet]:
+Traceback (most recent call last):
+  File "loop.py", line 9, in train_loop
+RuntimeError: Broken pipe"""
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_run_that_failed_shows_the_rank_whose_failure_caused_the_others(tmp_path, heard):
+    """Whether or not the controller's own event has come."""
+    panel = TrainPanel("run", settings=Settings(home=tmp_path), reporter=NullReporter())
+    panel.state.start()
+    failures = {0: GLOO, 3: GLOO, 12: OWN, 20: RuntimeError("Broken pipe")}
+    if heard:
+        rank, text, _ = first_failure(failures)
+        panel.receive({"kind": "failure", "run": panel.run_id, "rank": rank, "text": text})
+    panel.keep_failure(ray.train.WorkerGroupError(SNIPPETS, failures))
+    [failure] = panel.state.failures
+    assert (failure.rank, failure.message) == (12, "ArithmeticError: the loss is not a number")
+    assert "loop.py, line 3" in failure.text
 
 
 def test_a_run_without_a_cluster_of_the_lab_has_rays_word_on_a_death(tmp_path):
