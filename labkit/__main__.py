@@ -2,6 +2,8 @@
 
 import argparse
 import io
+import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -20,10 +22,15 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")
     options = _parser().parse_args(arguments)
     try:
-        return options.run(options)
+        status = options.run(options)
+        sys.stdout.flush()
     except LabError as error:
         print(error, file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader of a pipe has read enough, as in `labkit stop | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the last flush raises again
+        return 128 + signal.SIGPIPE  # as a program that a closed pipe ends
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

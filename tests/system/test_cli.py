@@ -1,6 +1,7 @@
 """The command line, each time as a process of its own: that is how it is used."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,16 @@ def test_a_wrong_setting_is_a_finding_of_the_doctor_and_three_lines_of_all_other
     done = run("stop", LABKIT_DATASET="imagenet")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 3 and "LABKIT_DATASET" in done.stderr
+
+
+def test_a_pipe_whose_reader_has_gone_ends_a_command_in_silence(tmp_path):
+    readable, writable = os.pipe()
+    os.close(readable)
+    command = [sys.executable, "-m", "labkit", "home"]
+    variables = {**os.environ, "LABKIT_HOME": str(tmp_path / "home")}
+    done = subprocess.run(command, env=variables, stdout=writable, stderr=subprocess.PIPE, timeout=200)
+    os.close(writable)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 def test_doctor_says_no_secret_also_on_a_terminal_that_is_not_utf_8(run, tmp_path):
