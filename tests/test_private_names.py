@@ -33,6 +33,9 @@ RAY = {
         "ray._private.runtime_env.context:RuntimeEnvContext.exec_worker": "each worker takes two forks",
         "ray._private.utils:update_envs": "the same",
         f"{_TRAIN}.execution.controller:TrainController._poll_workers": "0.2 s of each short run",
+        f"{_TRAIN}.execution.worker_group:WorkerGroup._poll_workers_and_collect_errors": (
+            "a rank that lost its peer may be shown in place of the peer, in the first two seconds of a run"
+        ),
         f"{_TRAIN}.callbacks.placement_group_callback:PlacementGroupCleanerCallback._stop_cleaner": (
             "up to a second of each run"
         ),
@@ -52,6 +55,9 @@ RAY = {
     "labkit/train/callbacks.py": {
         "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer._register_sigint_handler": "a quick Stop",
         f"{_TRAIN}.exceptions:WorkerHealthCheckFailedError": "how a rank ended: `health_check_failure`",
+        f"{_TRAIN}.execution.worker_group.poll:WorkerGroupPollStatus.get_error_string": (
+            "where several ranks failed, the first one's traceback may be another rank's"
+        ),
     },
     "labkit/train/panel.py": {
         "ray.train.v2.api.config:RunConfig.storage_context": "a RunConfig serves one run only",

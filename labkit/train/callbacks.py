@@ -141,7 +141,7 @@ def first_failure(exceptions: dict[int, Any]) -> FirstFailure:
 def causing_rank(exceptions: dict[int, Any]) -> int:
     """Return the lowest rank that is gone, else the lowest whose failure doesn't follow from another one."""
     gone = [rank for rank, error in exceptions.items() if _is_gone(error)]
-    causes = [rank for rank, error in exceptions.items() if not _follows(error)]
+    causes = [rank for rank, error in exceptions.items() if not follows(error)]
     return min(gone or causes or exceptions)
 
 
@@ -152,7 +152,7 @@ def text_of_cause(error: ray.train.WorkerGroupError) -> str:
     return next((text for ranks, text in texts if str(rank) in ranks.split(",")), str(error))
 
 
-def _follows(error: Exception) -> bool:
+def follows(error: Exception) -> bool:
     """Return whether a rank failed because it waited for another one, which may have failed first."""
     return _FOLLOWS.search(f"{type(error).__name__}: {message_of(error)}") is not None
 

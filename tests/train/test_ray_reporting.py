@@ -19,6 +19,8 @@ from loops import checkpoint_of, report, train_loop, trainer_of
 from ray import cloudpickle
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_model
+from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
+from ray.train.v2._internal.execution.worker_group.poll import WorkerGroupPollStatus, WorkerStatus
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util import placement_group_table
 
@@ -396,7 +398,10 @@ HUNG = type("WorkerHealthCheckTimeoutError", (Exception,), OF_RAY)(
 
 
 OWN = ArithmeticError("the loss is not a number")
-STORE = RuntimeError("failed to recv, got 0 bytes. Connection was likely closed. Did the remote server crash?")
+STORE = RuntimeError(
+    "failed to recv, got 0 bytes. Connection was likely closed. Did the remote server crash?"
+)
+LOST_PEER = RuntimeError("Connection closed by peer [127.0.0.1]:40000")
 WAITED = type("BroadcastCollectiveTimeoutError", (Exception,), OF_RAY)("The broadcast operation timed out")
 GLOO = RuntimeError("Traceback (most recent call last):\n  …\nRuntimeError: Connection closed by peer")
 
@@ -423,18 +428,17 @@ def test_the_failure_that_caused_the_others_is_told(exceptions, rank, text):
     assert failure.died == str(died)
 
 
-SNIPPETS = """[Rank 0,3 Error Snippet]:
-Traceback (most recent call last):
-  File "loop.py", line 9, in train_loop
-RuntimeError: Connection closed by peer [127.0.0.1]:40000
-[Rank 12 Error Snippet]:
-Traceback (most recent call last):
-  File "loop.py", line 3, in train_loop
-ArithmeticError: the loss is not a number
-[Rank 20 Error Snippet]:
-Traceback (most recent call last):
-  File "loop.py", line 9, in train_loop
-RuntimeError: Broken pipe"""
+def failed_by(failures):
+    """Ray's own error for a group whose ranks raised these, each in its own line of the loop."""
+    text = 'Traceback (most recent call last):\n  File "loop.py", line {}, in train_loop\n{}: {}'
+    return WorkerGroupPollStatus(
+        {
+            rank: WorkerStatus(
+                False, UserExceptionWithTraceback(error, text.format(rank, type(error).__name__, error))
+            )
+            for rank, error in failures.items()
+        }
+    ).get_worker_group_error()
 
 
 @pytest.mark.parametrize("heard", [True, False])
@@ -442,14 +446,14 @@ def test_a_run_that_failed_shows_the_rank_whose_failure_caused_the_others(tmp_pa
     """Whether or not the controller's own event has come."""
     panel = TrainPanel("run", settings=Settings(home=tmp_path), reporter=NullReporter())
     panel.state.start()
-    failures = {0: GLOO, 3: GLOO, 12: OWN, 20: RuntimeError("Broken pipe")}
+    failures = {0: LOST_PEER, 3: LOST_PEER, 12: OWN, 20: RuntimeError("Broken pipe")}
     if heard:
         rank, text, _ = first_failure(failures)
         panel.receive({"kind": "failure", "run": panel.run_id, "rank": rank, "text": text})
-    panel.keep_failure(ray.train.WorkerGroupError(SNIPPETS, failures))
+    panel.keep_failure(failed_by(failures))
     [failure] = panel.state.failures
     assert (failure.rank, failure.message) == (12, "ArithmeticError: the loss is not a number")
-    assert "loop.py, line 3" in failure.text
+    assert "train_loop, loop.py, line 12" in failure.text
 
 
 def test_a_run_without_a_cluster_of_the_lab_has_rays_word_on_a_death(tmp_path):

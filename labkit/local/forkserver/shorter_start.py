@@ -5,6 +5,7 @@ isn't needed at the start comes after it. With a Ray whose classes have other na
 """
 
 import contextlib
+import dataclasses
 import functools
 import time
 from typing import Any
@@ -14,9 +15,12 @@ from ray.train.v2._internal.callbacks import datasets, preemption_callback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.controller.placement_group_cleaner import PlacementGroupCleaner
+from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
 _FIRST_LOOKS = 0.02  # seconds between the controller's first looks at its workers
 _GROWTH = 0.1  # of the seconds that the workers have run, until it is what Ray's setting says
+_CAUSE_AFTER = 0.2  # seconds that a failure has to be seen after those that follow from it …
+_DEATH_AFTER = 1.0  # … and that Ray has to notice a process that is gone
 _WATCHED_AFTER = 1.0  # seconds that workers have run; the watcher looks every five by default
 
 
@@ -39,6 +43,34 @@ def _look_often_at_first() -> None:
         return await poll(self)
 
     TrainController._poll_workers = _poll_workers
+
+
+def _look_again_for_the_cause() -> None:
+    """Look a second time where each failure that was seen follows from one of a rank that seems to run.
+
+    A rank fails within milliseconds of losing its peer. Between two early looks, that can be all there is.
+    """
+    collect = WorkerGroup._poll_workers_and_collect_errors
+
+    @functools.wraps(collect)
+    def _poll_workers_and_collect_errors(self: Any, timeout: float | None) -> list:
+        statuses = collect(self, timeout)
+        errors = [getattr(status.error, "_base_exc", status.error) for status in statuses if status.error]
+        if not errors or not any(status.running and not status.error for status in statuses):
+            return statuses
+        from labkit.train.callbacks import follows
+
+        if not all(map(follows, errors)):
+            return statuses
+        time.sleep(_CAUSE_AFTER)
+        later = collect(self, _DEATH_AFTER)
+        # A report is handed over once: none of the first look may get lost.
+        return [
+            dataclasses.replace(new, training_report=old.training_report or new.training_report)
+            for old, new in zip(statuses, later, strict=True)
+        ]
+
+    WorkerGroup._poll_workers_and_collect_errors = _poll_workers_and_collect_errors
 
 
 def _clean_without_waiting() -> None:
@@ -106,6 +138,12 @@ def _no_manager_without_datasets() -> None:
     callback.before_init_train_context = before_init_train_context
 
 
-for shorten in (_look_often_at_first, _clean_without_waiting, _watch_later, _no_manager_without_datasets):
+for shorten in (
+    _look_often_at_first,
+    _look_again_for_the_cause,
+    _clean_without_waiting,
+    _watch_later,
+    _no_manager_without_datasets,
+):
     with contextlib.suppress(AttributeError):
         shorten()
