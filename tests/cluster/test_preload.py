@@ -13,7 +13,7 @@ import pytest
 import ray
 
 from labkit.local import cluster, family, preload
-from labs import python, runs, until
+from labs import idle, python, runs, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -174,6 +174,7 @@ def test_what_a_short_run_does_not_need_starts_later_or_not_at_all(lab, tmp_path
     assert ended
     groups = ray.util.placement_group_table
     until(lambda: all(group["state"] == "REMOVED" for group in groups().values()))
+    assert idle(lab)
 
 
 WITHOUT = """

@@ -1,11 +1,13 @@
 """`panel.watch`: runs of Ray Train on two nodes, whose loops know nothing of labkit, and how they end."""
 
 import contextlib
+import os
 import pickle
 import runpy
 import signal
 import sys
 import threading
+import time
 import traceback
 from types import SimpleNamespace
 
@@ -244,6 +246,32 @@ def test_what_a_worker_raises_is_shown_with_its_own_lines(lab, home, panel):
     assert failure.text.startswith("train_loop, ") and "site-packages" not in failure.text
     assert runs.latest("run", state="failed").error == "ArithmeticError: the loss is not a number"
     assert idle(lab)
+
+
+def leaving_loop(config):
+    """Rank 1 raises or is killed in the first second, and rank 0 loses its peer."""
+    ones = torch.ones(1)
+    torch.distributed.all_reduce(ones)
+    if torch.distributed.get_rank() == 1:
+        try:
+            if config["killed"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ArithmeticError("the loss is not a number")
+        finally:
+            torch.distributed.destroy_process_group()
+            time.sleep(0.05)  # rank 0 fails meanwhile
+    while True:
+        torch.distributed.all_reduce(ones)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_rank_that_left_is_shown_and_not_the_one_that_lost_it(lab, home, panel, killed):
+    with pytest.raises(RunFailed) as failed:
+        panel.fit(trainer_of(home, loop=leaving_loop, killed=killed))
+    assert [failure.rank for failure in panel.state.failures] == [1]
+    assert failed.value.fact == (
+        KILLED if killed else "rank 1 raised ArithmeticError: the loss is not a number"
+    )
 
 
 def test_a_killed_worker_is_one_line_and_its_restart_repeats_steps(lab, home, panel, capfd):
