@@ -32,6 +32,21 @@ RAY = {
         "ray.actor:ActorClassID.from_random": "forks: modules with actor classes draw ids at their import",
         "ray._private.runtime_env.context:RuntimeEnvContext.exec_worker": "each worker takes two forks",
         "ray._private.utils:update_envs": "the same",
+        f"{_TRAIN}.execution.controller:TrainController._poll_workers": "0.2 s of each short run",
+        f"{_TRAIN}.execution.worker_group:WorkerGroup._poll_workers_and_collect_errors": (
+            "a rank that lost its peer may be shown in place of the peer, in the first two seconds of a run"
+        ),
+        f"{_TRAIN}.callbacks.placement_group_callback:PlacementGroupCleanerCallback._stop_cleaner": (
+            "up to a second of each run"
+        ),
+        f"{_TRAIN}.execution.controller.placement_group_cleaner:PlacementGroupCleaner._monitor_loop": (
+            "the same"
+        ),
+        f"{_TRAIN}.callbacks.preemption_callback:PreemptionCallback._stop_watcher": (
+            "one process more starts with each run"
+        ),
+        f"{_TRAIN}.callbacks.datasets:DatasetsCallback.before_init_train_context": "the same",
+        f"{_TRAIN}.callbacks.datasets:RayDatasetShardProvider.shutdown_data_executors": "the same",
     },
     "course/faults.py": {
         "ray._raylet:InnerGcsClient.drain_node": "`faults.drain_node`",
@@ -40,6 +55,9 @@ RAY = {
     "labkit/train/callbacks.py": {
         "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer._register_sigint_handler": "a quick Stop",
         f"{_TRAIN}.exceptions:WorkerHealthCheckFailedError": "how a rank ended: `health_check_failure`",
+        f"{_TRAIN}.execution.worker_group.poll:WorkerGroupPollStatus.get_error_string": (
+            "where several ranks failed, the first one's traceback may be another rank's"
+        ),
     },
     "labkit/train/panel.py": {
         "ray.train.v2.api.config:RunConfig.storage_context": "a RunConfig serves one run only",

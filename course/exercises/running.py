@@ -188,7 +188,9 @@ def _raised(error: BaseException) -> str:
     """Return the learner's own exception in one line, without what Ray Train and Ray Data wrap it in."""
     failures = getattr(error, "worker_failures", None)
     if failures:
-        return _raised(next(iter(failures.values())))
+        from labkit.train.callbacks import causing_rank
+
+        return _raised(failures[causing_rank(failures)])
     inside, _, advice = str(error).rpartition("The above exception was the direct cause")
     if inside and "UserCodeException" in advice:  # Ray Data's text is a traceback, followed by advice
         return f" raised {last_line(inside)}"

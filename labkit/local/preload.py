@@ -37,6 +37,7 @@ _LIBRARIES: tuple[str, ...] = (
 )
 _LIBRARIES += ("aiobotocore.session", "s3fs", "PIL.Image")  # what Ray's own libraries import of others …
 _LIBRARIES += ("zmq",)  # … and by which a panel hears of a worker
+_SHORTER = "labkit.local.forkserver.shorter_start"
 _TORCH = ("torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
 # What the first optimizer of a process imports: it takes longer than torch. In pieces, since a request waits
 # for the end of one.
@@ -47,12 +48,12 @@ MODULES: dict[str, Modules] = {
     "torch": (
         (*_LIBRARIES, *_TORCH),
         ("ray",),
-        ("ray.train.torch", "ray.data", "ray.tune", *_DYNAMO),
+        ("ray.train.torch", _SHORTER, "ray.data", "ray.tune", *_DYNAMO),
     ),
     "tensorflow": (
         (*_LIBRARIES, "tensorflow", "tf_keras"),
         ("ray",),
-        ("ray.train.tensorflow", "ray.data", "ray.tune"),
+        ("ray.train.tensorflow", _SHORTER, "ray.data", "ray.tune"),
     ),
 }
 

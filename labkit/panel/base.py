@@ -218,10 +218,6 @@ class LivePanel:
         try:
             self._ended = self.ended_by(error)
             status = _status_of(self._ended)
-            if status == "failed":
-                assert self._ended is not None
-                with self._lock:
-                    self.keep_failure(self._ended)
         finally:
             self._over.set()
             LivePanel._open.remove(self)
@@ -232,7 +228,12 @@ class LivePanel:
 
     def _end(self, status: str) -> None:
         with self._lock:
-            self.state.end(status)
+            try:
+                # All that the workers have sent is there by now: it says more than the engine's error.
+                if status == "failed" and self._ended is not None:
+                    self.keep_failure(self._ended)
+            finally:
+                self.state.end(status)
         if (error := self._keep()) is not None:
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
         kept = [("run record", f"{self._record.folder}/{FILE_NAME}")] if error is None else []

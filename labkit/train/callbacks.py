@@ -41,6 +41,12 @@ except ImportError as error:
 _MAX_TEXT, _MAX_REASON = 10_000, 500  # characters of an error that are sent
 _PATIENCE = 3.0  # seconds that a controller has to abort its run
 _GONE = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError)
+# What a rank raises because another one has failed: from Gloo, NCCL, torch's store, TensorFlow and Ray Train.
+_FOLLOWS = re.compile(
+    "(closed|reset) by peer|Broken pipe|Socket closed|likely closed|remote process exited|ncclRemoteError"
+    "|Timed out waiting|Collective ops is aborted|barrier timed out|CollectiveTimeoutError"
+)
+_SNIPPET = re.compile(r"(?m)^\[Rank ([\d,]+) Error Snippet\]:$")  # Ray's heading of the text of some ranks
 _LOW_IS_GOOD = re.compile(r"(^|[^a-z])(loss|error|mse|rmse|mae|perplexity)$")  # at the end of a metric's name
 _STATUSES = {  # Ray's words; the panel's, and the name of the list in the store that has its checkpoints
     "COMMITTED": ("committed", None),
@@ -71,6 +77,7 @@ class ReportCallback(ray.train.UserCallback):
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         rank, text, died = first_failure(worker_exceptions)
         self.panel.send(kind="failure", rank=rank, text=text[:_MAX_TEXT], died=died[:_MAX_TEXT])
+        self.panel.flush()  # `fit()` may raise before the next delivery, and the controller end
 
 
 class ReportingValidator:
@@ -120,17 +127,34 @@ def first_failure(exceptions: dict[int, Any]) -> FirstFailure:
 
     A process that dies says nothing, and lets the others fail because they lost their connection to it.
     """
-    ended = {rank: error.health_check_failure for rank, error in exceptions.items() if _is_gone(error)}
-    if ended:
-        rank = min(ended)
-        return FirstFailure(rank, f"rank {rank} is gone", str(ended[rank]))
-    rank = min(exceptions)
+    rank = causing_rank(exceptions)
+    if _is_gone(exceptions[rank]):
+        return FirstFailure(rank, f"rank {rank} is gone", str(exceptions[rank].health_check_failure))
     cause = getattr(exceptions[rank], "health_check_failure", exceptions[rank])
     kind, text = type(cause), str(cause)
     if kind.__module__.startswith("ray.train.") and "Traceback" not in text:
         first_line, *_ = text.strip().splitlines() or [kind.__name__]
         return FirstFailure(rank, f"rank {rank} failed: {first_line}")  # below is how to wait longer
     return FirstFailure(rank, f"{kind.__name__}: {text}")
+
+
+def causing_rank(exceptions: dict[int, Any]) -> int:
+    """Return the lowest rank that is gone, else the lowest whose failure doesn't follow from another one."""
+    gone = [rank for rank, error in exceptions.items() if _is_gone(error)]
+    causes = [rank for rank, error in exceptions.items() if not follows(error)]
+    return min(gone or causes or exceptions)
+
+
+def text_of_cause(error: ray.train.WorkerGroupError) -> str:
+    """Return what Ray's error says of the rank whose failure caused the others: its traceback."""
+    rank, (_, *parts) = causing_rank(error.worker_failures), _SNIPPET.split(str(error))
+    texts = zip(parts[::2], parts[1::2], strict=True)
+    return next((text for ranks, text in texts if str(rank) in ranks.split(",")), str(error))
+
+
+def follows(error: Exception) -> bool:
+    """Return whether a rank failed because it waited for another one, which may have failed first."""
+    return _FOLLOWS.search(f"{type(error).__name__}: {message_of(error)}") is not None
 
 
 def _is_gone(error: Exception) -> bool:

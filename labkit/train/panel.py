@@ -215,6 +215,8 @@ class TrainPanel(Panel):
             of_run = isinstance(error, ray.train.TrainingFailedError)  # that the controller has reported
             who = "a process of the run" if of_run else "the controller of the run"
             return f"{who} is gone: {ends.how_it_ended(str(error))}"
+        if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
+            return tracebacks.shorten_text(callbacks.text_of_cause(error))
         if isinstance(error, _OF_RAY):  # the workers' tracebacks are in its message alone
             return tracebacks.shorten_text(str(error))
         return super().failure_text(error)
@@ -222,8 +224,12 @@ class TrainPanel(Panel):
     def keep_failure(self, error: BaseException) -> None:
         before = len(self.state.failures)
         super().keep_failure(error)
-        if _is_of_controller(error) and len(self.state.failures) > before:
+        if len(self.state.failures) == before:
+            return
+        if _is_of_controller(error):
             self.state.failures[-1].rank = None
+        elif isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
+            self.state.failures[-1].rank = callbacks.causing_rank(error.worker_failures)
 
     def translate(self, error: BaseException) -> BaseException | None:
         if not isinstance(error, _OF_RAY):
@@ -378,7 +384,7 @@ class TrainPanel(Panel):
         """Where the run went on, if one with its name had begun before."""
         run = self.state
         of = f" of {run.epochs}" if run.epochs else ""
-        if run.earlier and not (run.history or run.first_step_at or run.failures):
+        if run.earlier and self._ended is None and not (run.history or run.first_step_at or run.failures):
             told = f"went on from epoch {run.earlier}{of}: nothing trained"
             return f"{told}; a new run needs a new name in RunConfig(name=...)"
         done = run.history[0]["epoch"] if run.earlier and run.history else 0

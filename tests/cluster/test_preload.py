@@ -13,7 +13,7 @@ import pytest
 import ray
 
 from labkit.local import cluster, family, preload
-from labs import python, runs, until
+from labs import idle, python, runs, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,6 +31,7 @@ class Worker:
         threads = torch.get_num_threads() if torch else None
         seed = torch.initial_seed() if torch else None
         found = {"parent": os.getppid(), "pid": os.getpid(), "loaded": torch is not None}
+        found["shorter"] = "labkit.local.forkserver.shorter_start" in sys.modules
         return {**found, "threads": threads, "seed": seed}
 
     def ids(self):
@@ -118,6 +119,64 @@ def test_rays_own_tools_ask_this_cluster_in_a_worker(lab, tmp_path):
         return {node.node_name for node in state.list_nodes(timeout=300)}
 
     assert ray.get(task.remote(), timeout=300) == {"head", "node-2"}
+
+
+def actors(lab):
+    """The classes of the actors that are alive, by pid."""
+    from ray.util import state
+
+    alive = [("state", "=", "ALIVE")]
+    found = state.list_actors(lab.address, filters=alive, timeout=300, raise_on_missing_output=False)
+    return {actor.pid: actor.class_name.split(".")[-1] for actor in found}
+
+
+def trainer_of(loop, folder):
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    config = RunConfig(storage_path=str(folder))
+    return TorchTrainer(loop, scaling_config=ScalingConfig(num_workers=2), run_config=config)
+
+
+def test_what_a_short_run_does_not_need_starts_later_or_not_at_all(lab, tmp_path):
+    """A run without data sets refuses them in Ray's words; a controller's death leaves no CPU taken."""
+    until(lambda: about(num_cpus=0)["shorter"])  # the server imports it when no request comes for a while
+    done = tmp_path / "done"
+
+    def loop():
+        import time
+
+        import ray.train
+
+        try:
+            ray.train.get_dataset_shard("films")
+        except KeyError as error:
+            ray.train.report({"error": 1})
+            done.write_text(str(error))
+        time.sleep(600)
+
+    ended = []
+
+    def fit():
+        try:
+            trainer_of(loop, tmp_path).fit()
+        except ray.exceptions.RayActorError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=fit)
+    thread.start()
+    until(done.exists)
+    assert "Dataset shard for 'films' not found" in done.read_text()
+    until(lambda: {"PreemptionWatcher", "PlacementGroupCleaner"} <= set(actors(lab).values()))
+    names = actors(lab)
+    assert "DatasetManager" not in names.values()
+    (controller,) = (pid for pid, name in names.items() if name == "TrainController")
+    os.kill(controller, signal.SIGKILL)
+    thread.join(300)
+    assert ended
+    groups = ray.util.placement_group_table
+    until(lambda: all(group["state"] == "REMOVED" for group in groups().values()))
+    assert idle(lab)
 
 
 WITHOUT = """

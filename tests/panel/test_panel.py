@@ -102,6 +102,24 @@ def test_a_run_that_ends_well(settings):
     assert said[0].filename == __file__
 
 
+def test_a_failure_that_arrives_last_is_the_only_one(panel, monkeypatch):
+    """A rank's failure and the engine's error are one failure, whichever comes first."""
+
+    class Late:
+        def __init__(self, on_event):
+            self.on_event = on_event
+
+        def close(self):
+            self.on_event({"kind": "failure", "run": panel.run_id, "rank": 1, "text": "ValueError: boom"})
+
+    monkeypatch.setattr(panel, "channel", Late)
+    with pytest.raises(RuntimeError), panel:
+        panel.listen()
+        raise RuntimeError("a rank failed")
+    assert [failure.rank for failure in panel.state.failures] == [1]
+    assert panel.state.status == "failed"
+
+
 def test_an_error_passes_through(panel, settings):
     error, handler = ValueError("boom <b>"), signal.getsignal(signal.SIGINT)
     with pytest.raises(ValueError) as caught, panel:

@@ -1,11 +1,13 @@
 """`panel.watch`: runs of Ray Train on two nodes, whose loops know nothing of labkit, and how they end."""
 
 import contextlib
+import os
 import pickle
 import runpy
 import signal
 import sys
 import threading
+import time
 import traceback
 from types import SimpleNamespace
 
@@ -19,6 +21,8 @@ from loops import checkpoint_of, report, train_loop, trainer_of
 from ray import cloudpickle
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_model
+from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
+from ray.train.v2._internal.execution.worker_group.poll import WorkerGroupPollStatus, WorkerStatus
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util import placement_group_table
 
@@ -244,6 +248,32 @@ def test_what_a_worker_raises_is_shown_with_its_own_lines(lab, home, panel):
     assert idle(lab)
 
 
+def leaving_loop(config):
+    """Rank 1 raises or is killed in the first second, and rank 0 loses its peer."""
+    ones = torch.ones(1)
+    torch.distributed.all_reduce(ones)
+    if torch.distributed.get_rank() == 1:
+        try:
+            if config["killed"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ArithmeticError("the loss is not a number")
+        finally:
+            torch.distributed.destroy_process_group()
+            time.sleep(0.05)  # rank 0 fails meanwhile
+    while True:
+        torch.distributed.all_reduce(ones)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_rank_that_left_is_shown_and_not_the_one_that_lost_it(lab, home, panel, killed):
+    with pytest.raises(RunFailed) as failed:
+        panel.fit(trainer_of(home, loop=leaving_loop, killed=killed))
+    assert [failure.rank for failure in panel.state.failures] == [1]
+    assert failed.value.fact == (
+        KILLED if killed else "rank 1 raised ArithmeticError: the loss is not a number"
+    )
+
+
 def test_a_killed_worker_is_one_line_and_its_restart_repeats_steps(lab, home, panel, capfd):
     run = {"failure_config": FailureConfig(max_failures=1)}
     when = home / "heard"
@@ -395,6 +425,12 @@ HUNG = type("WorkerHealthCheckTimeoutError", (Exception,), OF_RAY)(
 )
 
 
+OWN = ArithmeticError("the loss is not a number")
+STORE = RuntimeError(
+    "failed to recv, got 0 bytes. Connection was likely closed. Did the remote server crash?"
+)
+LOST_PEER = RuntimeError("Connection closed by peer [127.0.0.1]:40000")
+WAITED = type("BroadcastCollectiveTimeoutError", (Exception,), OF_RAY)("The broadcast operation timed out")
 GLOO = RuntimeError("Traceback (most recent call last):\n  …\nRuntimeError: Connection closed by peer")
 
 
@@ -407,6 +443,10 @@ GLOO = RuntimeError("Traceback (most recent call last):\n  …\nRuntimeError: Co
         ({0: OF_THE_LOOP}, 0, f"RayActorError: {OF_THE_LOOP}"),
         ({1: HUNG}, 1, "rank 1 failed: A worker health check has been hanging for 5 s."),
         ({0: GLOO, 1: GLOO}, 0, f"RuntimeError: {GLOO}"),
+        ({0: GLOO, 1: OWN, 2: OWN}, 1, f"ArithmeticError: {OWN}"),
+        ({0: STORE, 1: OWN}, 1, f"ArithmeticError: {OWN}"),
+        ({0: WAITED, 2: OWN}, 2, f"ArithmeticError: {OWN}"),
+        ({0: GLOO, 1: OWN, 2: DEAD}, 2, "rank 2 is gone"),
     ],
 )
 def test_the_failure_that_caused_the_others_is_told(exceptions, rank, text):
@@ -414,6 +454,34 @@ def test_the_failure_that_caused_the_others_is_told(exceptions, rank, text):
     assert (failure.rank, failure.text) == (rank, text)
     died = getattr(exceptions[rank], "health_check_failure", "") if text.endswith(" is gone") else ""
     assert failure.died == str(died)
+
+
+def failed_by(failures):
+    """Ray's own error for a group whose ranks raised these, each in its own line of the loop."""
+    text = 'Traceback (most recent call last):\n  File "loop.py", line {}, in train_loop\n{}: {}'
+    return WorkerGroupPollStatus(
+        {
+            rank: WorkerStatus(
+                False, UserExceptionWithTraceback(error, text.format(rank, type(error).__name__, error))
+            )
+            for rank, error in failures.items()
+        }
+    ).get_worker_group_error()
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_run_that_failed_shows_the_rank_whose_failure_caused_the_others(tmp_path, heard):
+    """Whether or not the controller's own event has come."""
+    panel = TrainPanel("run", settings=Settings(home=tmp_path), reporter=NullReporter())
+    panel.state.start()
+    failures = {0: LOST_PEER, 3: LOST_PEER, 12: OWN, 20: RuntimeError("Broken pipe")}
+    if heard:
+        rank, text, _ = first_failure(failures)
+        panel.receive({"kind": "failure", "run": panel.run_id, "rank": rank, "text": text})
+    panel.keep_failure(failed_by(failures))
+    [failure] = panel.state.failures
+    assert (failure.rank, failure.message) == (12, "ArithmeticError: the loss is not a number")
+    assert "train_loop, loop.py, line 12" in failure.text
 
 
 def test_a_run_without_a_cluster_of_the_lab_has_rays_word_on_a_death(tmp_path):
