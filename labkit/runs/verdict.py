@@ -15,6 +15,7 @@ that part taken away.
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from statistics import median, stdev
 from typing import Any
 
@@ -419,8 +420,8 @@ def _mean_step(rows: list[dict[str, float]], first: float, last: float) -> dict[
 
 
 def _at(rows: list[dict[str, float]], step: float) -> dict[str, float]:
-    """Return the sums at a step, between two samples by a straight line; of equal steps, the latest sample."""
-    after = bisect_right(rows, step, key=lambda row: row["steps"])
+    """Return the sums at a step, between two samples by a straight line; of equal steps, the latest."""
+    after = bisect_right(rows, step, key=itemgetter("steps"))
     left = rows[after - 1]
     if after == len(rows):
         return left
