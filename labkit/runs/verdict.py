@@ -49,13 +49,13 @@ _REASONS = {
     "computing": ("slow rank", "computing", ", computing"),
     "rows": ("slow rank", "rows", ": it has {:.0f} rows in a step, the others {:.0f}"),
 }
-# What to read: the path of the page in the repository, and its section.
+# What to read: a lesson or the path of a page, and its section.
 PAGES = {
-    "data": ("lessons/03c_whole_pipeline.py", "More than fits, while you train"),
-    "slow rank": ("lessons/09_scaling.py", "A straggler"),
-    "exchange": ("lessons/03_torch_trainer.py", "When two workers win"),
-    "reports": ("lessons/03b_checkpoints.py", "A place for checkpoints"),
-    "validation": ("lessons/06_async_validation.py", "Validate while the training goes on"),
+    "data": ("lesson 03c", "More than fits, while you train"),
+    "slow rank": ("lesson 09", "A straggler"),
+    "exchange": ("lesson 03", "When two workers win"),
+    "reports": ("lesson 03b", "A place for checkpoints"),
+    "validation": ("lesson 06", "Validate while the training goes on"),
     "start": ("docs/fast-start.md", "Why a run starts fast"),
     "memory": ("docs/verdict.md", "Memory that grows"),
 }
@@ -84,9 +84,7 @@ class Cause:
     @property
     def page(self) -> str:
         """Where to read on: ``lesson 09, "A straggler"``."""
-        path, section = PAGES[self.name]
-        folder, _, name = path.rpartition("/")
-        place = f"lesson {name.partition('_')[0]}" if folder == "lessons" else path
+        place, section = PAGES[self.name]
         return f'{place}, "{section}"'
 
 
