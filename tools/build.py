@@ -119,7 +119,7 @@ def pages(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
         cells = lesson.read(source)
         minutes = lesson.minutes(cells)
         if minutes:
-            row = rf"(\| \[[^|]*\(notebooks/{source.stem}\.ipynb\) \|[^|]*\|)[^|]*\|"
+            row = rf"(\| \[[^|\n]*\(notebooks/{source.stem}\.ipynb\) \|[^|\n]*\|)[^|\n]*\|"
             table = re.sub(row, rf"\1 {minutes} min |", table)
         notes = "\n".join("- " + " ".join(cell.source.split()) for cell in cells if cell.is_note)
         page = folder.parent / "docs" / "teaching" / f"{lesson.number(source)}.md"

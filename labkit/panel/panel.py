@@ -30,7 +30,9 @@ class Panel(LivePanel, Tracker):
     Args:
         about: what is shown and recorded, as far as known: `epochs`, `dataset` (its name, or
             the data set itself, whose fingerprint is then recorded), `rows`, `config`, `seed`,
-            `engine` (what runs it, "one process") and `world_size` (the number of workers).
+            `engine` (what runs it, "one process") and `world_size` (the number of workers). With
+            ``verdict=False`` the panel draws where the time goes and leaves out the sentence that says why;
+            the record has it.
     """
 
     first_phase = "preparing"

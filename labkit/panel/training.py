@@ -22,6 +22,7 @@ DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of th
 _POINTS_KEPT = 240  # about one per pixel of the curve
 _SPANS_KEPT, _CHECKPOINTS_SHOWN, _WORKERS_SHOWN, _REPORTS_SHOWN = 900, 6, 8, 240
 _COUNTS = {"epoch", "epochs", "step", "steps", "global_step", "rank", "workers", "world", "world_size"}
+_JUDGED_EVERY = 1.0  # seconds between two verdicts on a run that goes on; one of 64 ranks takes 6 ms
 _STEPS_UNSEEN = 20  # after which a panel says that the parts of steps aren't measured
 _DAY = 86_400.0
 _PHASES = {"starting": "starting workers", "loading": "loading data"}
@@ -126,6 +127,7 @@ class TrainingRun(Run):
         steps: int | None = None,
         dataset: Any = None,
         rows: int | None = None,
+        verdict: bool = True,
         **given: Any,
     ) -> None:
         super().__init__(name, engine)
@@ -163,6 +165,9 @@ class TrainingRun(Run):
         self._evidence: list[tuple[int, float]] = []  # of `counted_from`
         self._trained_from: int | None = None  # the first report that tells how far the loop is
         self._loop_notes: list[str] = []
+        self._names_cause = verdict
+        self._verdict: Verdict | None = None  # the latest …
+        self._judged_at = 0.0  # … and when it was computed
 
     # -- what can be read off it --------------------------------------------------------------------
 
@@ -275,9 +280,13 @@ class TrainingRun(Run):
         return {"unseen": unseen, "ranks": {rank: samples for rank, samples in ranks.items() if samples}}
 
     def find_verdict(self, now: float | None = None) -> Verdict:
-        """Why the run is slow, as far as that is known."""
-        start = self.first_step_at - self.started_at if self.first_step_at else None
-        return verdict(self.parts_of_steps(), start=start, total=self.elapsed(now))
+        """Why the run is slow, as far as that is known; computed at most once a second while it runs."""
+        now = now or self.now()
+        if self._verdict is None or self.over or now - self._judged_at >= _JUDGED_EVERY:
+            start = self.first_step_at - self.started_at if self.first_step_at else None
+            self._verdict = verdict(self.parts_of_steps(), start=start, total=self.elapsed(now))
+            self._judged_at = now
+        return self._verdict
 
     def metrics(self) -> dict[str, Any]:
         """The latest metrics, of a report or of a step; when the run is over, those of the last report."""
@@ -575,7 +584,8 @@ class TrainingRun(Run):
         shares = list((verdict.shares or {}).items())[:_WORKERS_SHOWN]
         self.strip = [(f"rank {rank}", of_rank) for rank, of_rank in shares]
         unseen = {worker.unseen for worker in self.workers.values() if worker.made > _STEPS_UNSEEN}
-        self.verdict = verdict.sentence if verdict.shares or unseen - {"", NO_BACKWARD} else ""
+        says_why = self._names_cause and (verdict.shares or unseen - {"", NO_BACKWARD})
+        self.verdict = verdict.sentence if says_why else ""
 
     def _headline(self, now: float) -> str:
         """Where the run is: ``epoch 7 of 10 · step 14 of 22 · about 19 s left``."""

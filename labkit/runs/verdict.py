@@ -12,9 +12,10 @@ needs for itself, plus the exchange of the rank that waits least. Without a caus
 that part taken away.
 """
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from operator import itemgetter
 from statistics import median, stdev
 from typing import Any
 
@@ -26,6 +27,8 @@ COLUMNS = (
     *("steps", "epochs", "rows", "wall", "data", "computed", "forward", "backward", "exchange", "optimizer"),
     *("queue", "reports", "evaluating", "memory"),
 )
+Samples = Mapping[int, list[dict[str, float]]]  # of each rank: sums over its steps, by column
+
 _STRETCHES, _AGREE = 5, 4
 _LEAST_STEPS, _LEAST_SECONDS = 20, 1.0  # of all ranks, after the first step
 # The share of its time that a run must win without a cause. Of another program on the machine it is higher,
@@ -36,17 +39,23 @@ _BUSY_EXCHANGE = 0.5  # where threads wait for a core most of the time, so do th
 _MORE_ROWS = 1.15  # times the rows of the other ranks
 _LEAK, _LEAK_SHARE = 32e6, 0.05  # bytes between two thirds of a run, and of all its memory
 
-_HOW = {
-    "waiting": "waiting for a store or another process",
-    "computing": "computing rows in the training process",
+_WAITING = "waiting for a store or another process"
+_ROWS_HERE = "computing rows in the training process"
+# Why a rank takes longer than the others: {reason: (cause, its detail, words)}.
+_REASONS = {
+    "waiting": ("data", "waiting", f", {_WAITING}"),
+    "data": ("data", "computing", f", {_ROWS_HERE}"),
+    "busy": ("slow rank", "busy", ": other programs take its core"),
+    "computing": ("slow rank", "computing", ", computing"),
+    "rows": ("slow rank", "rows", ": it has {:.0f} rows in a step, the others {:.0f}"),
 }
-# What to read: the path of the page in the repository, and its section.
+# What to read: a lesson or the path of a page, and its section.
 PAGES = {
-    "data": ("lessons/03c_whole_pipeline.py", "More than fits, while you train"),
-    "slow rank": ("lessons/09_scaling.py", "A straggler"),
-    "exchange": ("lessons/03_torch_trainer.py", "When two workers win"),
-    "reports": ("lessons/03b_checkpoints.py", "A place for checkpoints"),
-    "validation": ("lessons/06_async_validation.py", "Validate while the training goes on"),
+    "data": ("lesson 03c", "More than fits, while you train"),
+    "slow rank": ("lesson 09", "A straggler"),
+    "exchange": ("lesson 03", "When two workers win"),
+    "reports": ("lesson 03b", "A place for checkpoints"),
+    "validation": ("lesson 06", "Validate while the training goes on"),
     "start": ("docs/fast-start.md", "Why a run starts fast"),
     "memory": ("docs/verdict.md", "Memory that grows"),
 }
@@ -75,11 +84,8 @@ class Cause:
     @property
     def page(self) -> str:
         """Where to read on: ``lesson 09, "A straggler"``."""
-        path, section = PAGES[self.name]
-        kind, _, name = path.rpartition("/")
-        if kind == "lessons":
-            return f'lesson {name.partition("_")[0]}, "{section}"'
-        return f'{path}, "{section}"'
+        place, section = PAGES[self.name]
+        return f'{place}, "{section}"'
 
 
 @dataclass(frozen=True)
@@ -99,32 +105,21 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        causes = [{**asdict(cause), "page": cause.page} for cause in self.causes]
-        shares = {str(rank): dict(zip(PARTS, of, strict=True)) for rank, of in (self.shares or {}).items()}
-        about = {"verdict": self.name, "sentence": self.sentence, "seconds_per_epoch": self.epoch}
-        return {**about, "causes": causes, "shares": shares}
+        shares = self.shares or {}
+        return {
+            "verdict": self.name,
+            "sentence": self.sentence,
+            "seconds_per_epoch": self.epoch,
+            "causes": [{**asdict(cause), "page": cause.page} for cause in self.causes],
+            "shares": {str(rank): dict(zip(PARTS, shares[rank], strict=True)) for rank in shares},
+        }
 
 
 class Stretch:
-    """The mean step of each rank within some steps of a run."""
+    """The mean step of each rank between two steps of a run."""
 
-    def __init__(self, samples: Mapping[int, list[dict[str, float]]], first: float, last: float) -> None:
-        self.ranks = {}
-        for rank, of_rank in samples.items():
-            begin, end = _at(of_rank, first), _at(of_rank, last, latest=True)
-            step = {name: (end[name] - begin[name]) / max(last - first, 1e-9) for name in COLUMNS}
-            inside = sum(step[part] for part in PARTS[:-1])
-            step["rest"] = max(step["wall"] - inside, 0.0)
-            step["own"] = step["wall"] - step["exchange"] - step["reports"] - step["evaluating"]
-            # Only some of the draws are measured, so the whole run gives the share.
-            all_data = of_rank[-1]["data"] - of_rank[0]["data"]
-            computed = (of_rank[-1]["computed"] - of_rank[0]["computed"]) / max(all_data, 1e-9)
-            step["computed"] = step["data"] * min(computed, 1.0)
-            step["waiting"] = step["data"] - step["computed"]  # not for a core, but for the store
-            step["busy"] = max(step["own"] - step["waiting"], step["queue"])
-            step["computing"] = step["busy"] - step["queue"]
-            step["outside"] = step["reports"] + step["evaluating"]
-            self.ranks[rank] = step
+    def __init__(self, samples: Samples, first: float, last: float) -> None:
+        self.ranks = {rank: _mean_step(rows, first, last) for rank, rows in samples.items()}
 
     def of(self, name: str) -> dict[int, float]:
         """Return a part of each rank."""
@@ -145,9 +140,13 @@ class Stretch:
         return self.longest("own") + self.exchange
 
     @property
+    def validation(self) -> float:
+        return self.longest("evaluating")
+
+    @property
     def reports(self) -> float:
         """What reports cost. While one rank evaluates, another may wait for it in a report: that isn't it."""
-        return self.longest("outside") - self.longest("evaluating")
+        return self.longest("outside") - self.validation
 
     @property
     def slowest(self) -> int:
@@ -159,11 +158,11 @@ class Stretch:
 
     def without_data(self) -> float:
         """Return what a step wins if no rank waits for data."""
-        return self.longest("own") - max(step["own"] - step["data"] for step in self.ranks.values())
+        return self.longest("own") - self.longest("own but data")
 
     def without_rank(self) -> float:
         """Return what a step wins if the slowest rank is as fast as the next one."""
-        return self.longest("own") - self.longest("own", but=self.slowest) if len(self.ranks) > 1 else 0.0
+        return self.longest("own") - self.longest("own", but=self.slowest)
 
     def excess(self, rank: int) -> dict[str, float]:
         """Return how much longer a rank needs for a step than all others, by reason.
@@ -171,16 +170,16 @@ class Stretch:
         The reasons: waiting for data, computing its data, being busy (other programs have the core), and
         computing. On a busy machine, a rank with more to compute also waits longer for a core, in proportion.
         """
-        step, others = self.ranks[rank], [s for r, s in self.ranks.items() if r != rank]
-        usual = max(other["queue"] / max(other["computing"], 1e-9) for other in others)
-        more = {
-            "waiting": step["waiting"] - max(other["waiting"] for other in others),
-            "busy": max(step["queue"] - usual * step["computing"], 0.0),
+        step = self.ranks[rank]
+        busy = max(step["queue"] - self.longest("queued", but=rank) * step["computing"], 0.0)
+        unhindered = 1 - busy / max(step["busy"], 1e-9)
+        excess = {
+            "waiting": step["waiting"] - self.longest("waiting", but=rank),
+            "busy": busy,
+            "data": step["computed"] * unhindered - self.longest("computed", but=rank),
         }
-        unhindered = 1 - more["busy"] / max(step["busy"], 1e-9)
-        more["data"] = step["computed"] * unhindered - max(other["computed"] for other in others)
-        total = step["own"] - max(other["own"] for other in others)
-        return {**more, "computing": total - sum(more.values())}
+        total = step["own"] - self.longest("own", but=rank)
+        return {**excess, "computing": total - sum(excess.values())}
 
 
 def verdict(parts: Mapping[str, Any], *, start: float | None = None, total: float | None = None) -> Verdict:
@@ -191,9 +190,8 @@ def verdict(parts: Mapping[str, Any], *, start: float | None = None, total: floa
         start: seconds until the first step.
         total: seconds of the run.
     """
-    unseen = parts.get("unseen")
-    if unseen:
-        return _unknown(f"the parts of a step aren't measured {unseen}")
+    if parts.get("unseen"):
+        return _unknown(f"the parts of a step aren't measured {parts['unseen']}")
     try:
         samples = {int(rank): _samples(rows) for rank, rows in parts.get("ranks", {}).items()}
     except (TypeError, ValueError, AttributeError):
@@ -201,30 +199,24 @@ def verdict(parts: Mapping[str, Any], *, start: float | None = None, total: floa
     if not samples or not all(samples.values()):
         return _unknown("no parts of steps were measured")
     first = max(rows[0]["steps"] for rows in samples.values())
-    last = min(rows[-1]["steps"] for rows in samples.values())
-    if last <= first:
+    steps = min(rows[-1]["steps"] for rows in samples.values()) - first
+    if steps <= 0:
         return _unknown("too few steps")
-    whole = Stretch(samples, first, last)
-    shares = {rank: _shares(step) for rank, step in whole.ranks.items()}
-    steps = last - first
-    wall = steps * whole.longest("wall")
+    search = _Search(samples, first, steps)
+    shares = {rank: _shares(step) for rank, step in search.whole.ranks.items()}
+    wall = steps * search.wall
     if steps < _LEAST_STEPS or wall < _LEAST_SECONDS:
-        return replace(_unknown(f"{steps:.0f} steps in {seconds(wall)}"), shares=shares)
-    cuts = [first + steps * k / _STRETCHES for k in range(_STRETCHES + 1)]
-    stretches = [Stretch(samples, *pair) for pair in zip(cuts, cuts[1:], strict=False)]
-    length = _epoch_length(next(iter(samples.values())))
-    epoch = wall / steps * length if length else None
-    search = _Search(whole, stretches, steps, length)
-    causes = [cause for find in (_data_or_rank, _exchange, _outside) for cause in find(search)]
+        return _unknown(f"{steps:.0f} steps in {seconds(wall)}", shares=shares)
+    causes = [cause for find in _FINDERS for cause in find(search)]
     if start is not None and total is not None and start > total - start:
         text = f"the start took {seconds(start)} of the {seconds(total)} that the run lasted"
         causes.append(Cause("start", start, text))
-    causes.sort(key=lambda cause: -cause.seconds)
-    causes += _memory(samples, length)
+    causes = sorted(causes, key=lambda cause: -cause.seconds) + _memory(search)
+    epoch = search.wall * search.epoch if search.epoch else None
     if search.mixed and not causes:
-        return replace(_unknown("what was slow changed during the run"), shares=shares, epoch=epoch)
-    name = causes[0].name if causes else "healthy"
-    return Verdict(name, _sentence(causes, search, epoch), tuple(causes), epoch, shares)
+        return _unknown("what was slow changed during the run", shares=shares, epoch=epoch)
+    sentence = ". ".join(_sentence(cause, epoch) for cause in causes) or _healthy(search)
+    return Verdict(causes[0].name if causes else "healthy", sentence, tuple(causes), epoch, shares)
 
 
 def verdict_of(record: RunRecord) -> Verdict:
@@ -232,20 +224,22 @@ def verdict_of(record: RunRecord) -> Verdict:
     return verdict(record.parts, start=record.seconds_to_start, total=record.seconds_total)
 
 
-@dataclass
 class _Search:
     """A run, in one piece and in stretches; the functions below look for causes in it."""
 
-    whole: Stretch
-    stretches: list[Stretch]
-    steps: float
-    steps_per_epoch: float | None
-    mixed: bool = False  # whether a cause was there for a part of the run only
+    def __init__(self, samples: Samples, first: float, steps: float) -> None:
+        self.samples, self.steps = samples, steps
+        cuts = [first + steps * k / _STRETCHES for k in range(_STRETCHES + 1)]
+        self.whole = Stretch(samples, first, first + steps)
+        self.stretches = [Stretch(samples, *pair) for pair in zip(cuts, cuts[1:], strict=False)]
+        self.wall = self.whole.longest("wall")
+        self.epoch = _epoch_length(next(iter(samples.values())))  # in steps
+        self.mixed = False  # whether a cause was there for a part of the run only
 
-    @property
-    def busy_share(self) -> float:
-        """The share of time in which other programs had the core."""
-        return sum(self.whole.of("queue").values()) / sum(self.whole.of("wall").values())
+    def share_of(self, *names: str) -> float:
+        """Return the share of some parts in the time of all ranks."""
+        steps = self.whole.ranks.values()
+        return sum(step[name] for step in steps for name in names) / sum(step["wall"] for step in steps)
 
     def cause(
         self,
@@ -253,8 +247,8 @@ class _Search:
         win: Callable[[Stretch], float],
         text: str,
         *,
-        least: float | None = None,
-        certain: float = 1.0,
+        least: float = 0.0,
+        certain: float = 0.9,
         steady: bool = True,
         **about: Any,
     ) -> list[Cause]:
@@ -262,141 +256,135 @@ class _Search:
 
         Args:
             win: seconds that a step of a stretch would win.
-            certain: the share of them that is won for sure.
+            least: the share of the time that is enough; by default that of the cause.
+            certain: the share of the seconds that is won for sure.
             steady: whether it must be there in most stretches.
         """
-        share = _SHARE[name] if least is None else least
-        won, base = win(self.whole), self.whole.longest("wall")
-        if won < share * base:
+        least = least or _SHARE[name]
+        won = win(self.whole)
+        if won < least * self.wall:
             return []
-        in_each = [win(stretch) for stretch in self.stretches]
-        if steady:
-            there = [w >= 0.75 * share * s.seconds for w, s in zip(in_each, self.stretches, strict=True)]
-            if sum(there) < _AGREE:
-                self.mixed = True
-                return []
+        wins = [(stretch.seconds, win(stretch)) for stretch in self.stretches]
+        if steady and sum(saved >= 0.75 * least * took for took, saved in wins) < _AGREE:
+            self.mixed = True
+            return []
         without = None
-        if self.steps_per_epoch:
-            left = [s.seconds - w for w, s in zip(in_each, self.stretches, strict=True)]
-            error = max(2 * stdev(left) / _STRETCHES**0.5 if steady else 0.0, 0.05 * base)
-            error += self.busy_share * (base - won)  # other programs may use more or less the next time
-            low, high = base - won - error, base - won * certain + error
-            best, low, high = (max(value, 0.0) * self.steps_per_epoch for value in (base - won, low, high))
-            without = (best, low, high)
+        if self.epoch:
+            rest = self.wall - won
+            spread = 2 * stdev(took - saved for took, saved in wins) / _STRETCHES**0.5 if steady else 0.0
+            # Other programs may use more or less the next time.
+            error = max(spread, 0.05 * self.wall) + self.share_of("queue") * rest
+            bounds = (rest, rest - error, self.wall - won * certain + error)
+            best, low, high = (max(step, 0.0) * self.epoch for step in bounds)
+            without = best, low, high
         return [Cause(name, won * self.steps, text, without=without, **about)]
 
 
 def _data_or_rank(search: _Search) -> list[Cause]:
     """Waiting for data on one rank or all, and a rank that the others wait for."""
-    whole, causes = search.whole, []
-    if len(whole.ranks) > 1:
-        causes += _slow_rank(search, whole.slowest)
+    whole = search.whole
+    causes = _slow_rank(search) if len(whole.ranks) > 1 else []
     if any(cause.name == "data" for cause in causes):
         return causes
     step = whole.ranks[whole.slowest]
-    kind = "waiting" if step["waiting"] > 0.5 * step["data"] else "computing"
-    text = f"{_every(whole)} spends {seconds(step['data'])} of a step on its data, {_HOW[kind]}"
-    certain = 0.3 if kind == "computing" else 0.9
-    return causes + search.cause("data", Stretch.without_data, text, certain=certain, detail=kind)
+    is_waiting = step["waiting"] > step["computed"]
+    detail, how, certain = ("waiting", _WAITING, 0.9) if is_waiting else ("computing", _ROWS_HERE, 0.3)
+    who = "every rank" if len(whole.ranks) > 1 else "the loop"
+    text = f"{who} spends {seconds(step['data'])} of a step on its data, {how}"
+    return causes + search.cause("data", Stretch.without_data, text, certain=certain, detail=detail)
 
 
-def _slow_rank(search: _Search, rank: int) -> list[Cause]:
-    whole = search.whole
+def _slow_rank(search: _Search) -> list[Cause]:
+    whole, rank = search.whole, search.whole.slowest
     excess = whole.excess(rank)
-    why = max(excess, key=excess.__getitem__)
-    rows = whole.of("rows")
-    others = median(value for r, value in rows.items() if r != rank)
-    has_more_rows = why == "computing" and 0 < _MORE_ROWS * others < rows[rank]
-    # What a busy machine adds to a difference proves nothing, only the difference itself; rows are counted.
-    proof = excess[why]
-    if why == "computing" and not has_more_rows:
-        proof = min(proof, whole.ranks[rank]["computing"] - whole.longest("computing", but=rank))
-    least = _SHARE["slow rank"] * whole.longest("wall")
-    if whole.without_rank() >= least > proof:
-        search.mixed = True
+    reason = max(excess, key=excess.__getitem__)
+    proof = excess[reason]
+    if reason == "computing":
+        rows = whole.of("rows")
+        mine = rows.pop(rank)
+        others = median(rows.values())
+        if 0 < _MORE_ROWS * others < mine:  # rows are counted, which proves enough
+            reason = "rows"
+        else:  # what a busy machine adds to a difference proves nothing, only the difference itself
+            proof = min(proof, whole.ranks[rank]["computing"] - whole.longest("computing", but=rank))
+    won, least = whole.without_rank(), _SHARE["slow rank"] * search.wall
+    if proof < least:
+        search.mixed = search.mixed or won >= least
         return []
 
     def win(stretch: Stretch) -> float:
         return stretch.without_rank() if stretch.slowest == rank else 0.0
 
-    more = f"rank {rank} takes {seconds(whole.without_rank())} longer for a step than the others"
-    if why in ("waiting", "data"):
-        detail = "waiting" if why == "waiting" else "computing"
-        return search.cause("data", win, f"{more}, {_HOW[detail]}", rank=rank, detail=detail)
-    if why == "busy":
-        text = f"{more}: other programs take its core"
-        return search.cause("slow rank", win, text, least=_BUSY_SHARE, rank=rank, detail="busy")
-    if has_more_rows:
-        text = f"{more}: it has {rows[rank]:.0f} rows in a step, the others {others:.0f}"
-        return search.cause("slow rank", win, text, rank=rank, detail="rows")
-    return search.cause("slow rank", win, f"{more}, computing", rank=rank, detail="computing")
+    name, detail, how = _REASONS[reason]
+    how = how.format(mine, others) if reason == "rows" else how
+    text = f"rank {rank} takes {seconds(won)} longer for a step than the others{how}"
+    share = _BUSY_SHARE if reason == "busy" else 0.0
+    return search.cause(name, win, text, least=share, rank=rank, detail=detail)
 
 
 def _exchange(search: _Search) -> list[Cause]:
     whole = search.whole
-    share = whole.exchange / whole.longest("wall")
+    share = whole.exchange / search.wall
     text = f"{share:.0%} of a step is the exchange of gradients: larger batches, or fewer exchanges"
-    is_busy = sum(whole.of("queue").values()) > 0.8 * sum(whole.of("busy").values())
-    least = _BUSY_EXCHANGE if is_busy else None
+    is_busy = search.share_of("queue") > 0.8 * search.share_of("busy")
+    least = _BUSY_EXCHANGE if is_busy else 0.0
     return search.cause("exchange", lambda stretch: stretch.exchange, text, least=least, certain=0.5)
 
 
-def _outside(search: _Search) -> list[Cause]:
-    """Reports with their uploads, and validations: what a loop does between its steps."""
-    whole, steps = search.whole, search.steps
-    took = seconds(whole.reports * steps)
-    causes = search.cause(
-        "reports", lambda s: s.reports, f"reports and checkpoints took {took}", steady=False, certain=0.9
-    )
-    took, evaluating = seconds(whole.longest("evaluating") * steps), whole.of("evaluating")
+def _reports(search: _Search) -> list[Cause]:
+    """Reports with their uploads."""
+    text = f"reports and checkpoints took {seconds(search.whole.reports * search.steps)}"
+    return search.cause("reports", lambda stretch: stretch.reports, text, steady=False)
+
+
+def _validation(search: _Search) -> list[Cause]:
+    """Validations between the steps."""
+    evaluating = search.whole.of("evaluating")
     rank = max(evaluating, key=evaluating.__getitem__)
     who = f"rank {rank}" if min(evaluating.values()) < 0.5 * evaluating[rank] else "the loop"
-    text = f"{who} validated for {took} between its steps"
-    return causes + search.cause(
-        "validation", lambda s: s.longest("evaluating"), text, steady=False, certain=0.9
-    )
+    text = f"{who} validated for {seconds(evaluating[rank] * search.steps)} between its steps"
+    return search.cause("validation", lambda stretch: stretch.validation, text, steady=False)
 
 
-def _memory(samples: Mapping[int, list[dict[str, float]]], length: float | None) -> list[Cause]:
+_FINDERS = (_data_or_rank, _exchange, _reports, _validation)
+
+
+def _memory(search: _Search) -> list[Cause]:
     """The rank whose memory grows most, if it grows all the time."""
-    causes = []
-    for rank, rows in samples.items():
-        first, last = rows[0]["steps"], rows[-1]["steps"]
-        thirds = [_at(rows, first + (last - first) * k / 3)["memory"] for k in (1, 2, 3)]
-        least = max(_LEAK, _LEAK_SHARE * thirds[0])
-        if thirds[1] - thirds[0] >= least and thirds[2] - thirds[1] >= least:
-            growth = (thirds[2] - thirds[0]) * 1.5 / (last - first)  # of a step
-            each = f", about {size(growth * length)} in an epoch" if length else ""
-            causes.append((growth, Cause("memory", 0.0, f"the memory of rank {rank} grows{each}", rank=rank)))
-    return [max(causes, key=lambda pair: pair[0])[1]] if causes else []
+    growth = {rank: _growth(rows) for rank, rows in search.samples.items()}
+    rank = max(growth, key=growth.__getitem__)
+    if not growth[rank]:
+        return []
+    each = f", about {size(growth[rank] * search.epoch)} in an epoch" if search.epoch else ""
+    return [Cause("memory", 0.0, f"the memory of rank {rank} grows{each}", rank=rank)]
 
 
-def _sentence(causes: list[Cause], search: _Search, epoch: float | None) -> str:
+def _growth(rows: list[dict[str, float]]) -> float:
+    """Return the bytes by which memory grows in a step; 0 if it doesn't grow in each third of the run."""
+    first, last = rows[0]["steps"], rows[-1]["steps"]
+    begin, middle, end = (_at(rows, first + (last - first) * k / 3)["memory"] for k in (1, 2, 3))
+    if min(middle - begin, end - middle) < max(_LEAK, _LEAK_SHARE * begin):
+        return 0.0
+    return (end - begin) * 1.5 / (last - first)
+
+
+def _sentence(cause: Cause, epoch: float | None) -> str:
     """``slow rank: rank 1 takes 21 ms longer …; an epoch of 12 s would take 5.1 s (4.8 s to 5.4 s)``."""
-    said = []
-    for cause in causes:
-        words = f"{cause.name}: {cause.text}"
-        if cause.without is not None and epoch:
-            best, low, high = map(seconds, cause.without)
-            words += f"; an epoch of {seconds(epoch)} would take {best} without it ({low} to {high})"
-        said.append(f"{words}. See {cause.page}")
-    if said:
-        return ". ".join(said)
-    whole = search.whole
-    computing = sum(
-        sum(step[part] for part in ("forward", "backward", "optimizer")) for step in whole.ranks.values()
-    )
-    share = computing / sum(whole.of("wall").values())
-    queue = search.busy_share
+    win = ""
+    if cause.without is not None and epoch:
+        best, low, high = map(seconds, cause.without)
+        win = f"; an epoch of {seconds(epoch)} would take {best} without it ({low} to {high})"
+    return f"{cause.name}: {cause.text}{win}. See {cause.page}"
+
+
+def _healthy(search: _Search) -> str:
+    computing, queue = search.share_of("forward", "backward", "optimizer"), search.share_of("queue")
     busy = f"; for {queue:.0%} of the time, other programs had the core" if queue >= 0.1 else ""
-    return f"healthy: {share:.0%} of the time is computing, and no cause costs enough to name{busy}"
+    return f"healthy: {computing:.0%} of the time is computing, and no cause costs enough to name{busy}"
 
 
-def _epoch_length(rows: list[dict[str, float]]) -> float | None:
-    """Return the steps of an epoch, from the sample at the end of the last one."""
-    epochs = rows[-1]["epochs"]
-    ends = [row["steps"] for row in rows if row["epochs"] == epochs > 0]
-    return ends[0] / epochs if ends else None
+def _unknown(why: str, **known: Any) -> Verdict:
+    return Verdict("unknown", f"not enough to say: {why}", **known)
 
 
 def in_words(shares: Iterable[float]) -> str:
@@ -404,16 +392,39 @@ def in_words(shares: Iterable[float]) -> str:
     return ", ".join(f"{part} {share:.0%}" for part, share in zip(PARTS, shares, strict=True))
 
 
-def _every(whole: Stretch) -> str:
-    return "every rank" if len(whole.ranks) > 1 else "the loop"
-
-
-def _unknown(why: str) -> Verdict:
-    return Verdict("unknown", f"not enough to say: {why}")
+# -- samples -------------------------------------------------------------------------------------------
 
 
 def _samples(rows: list[list[float]]) -> list[dict[str, float]]:
     return [dict(zip(COLUMNS, map(float, row), strict=True)) for row in rows]
+
+
+def _mean_step(rows: list[dict[str, float]], first: float, last: float) -> dict[str, float]:
+    """Return the parts of a rank's mean step, and what follows from them."""
+    begin, end = _at(rows, first), _at(rows, last)
+    step = {name: (end[name] - begin[name]) / (last - first) for name in COLUMNS}
+    step["rest"] = max(step["wall"] - sum(step[part] for part in PARTS[:-1]), 0.0)
+    # Only some of the draws are measured, so the whole run gives the share.
+    data, computed = (rows[-1][name] - rows[0][name] for name in ("data", "computed"))
+    step["computed"] = step["data"] * min(computed / max(data, 1e-9), 1.0)
+    step["waiting"] = step["data"] - step["computed"]  # not for a core, but for the store
+    step["outside"] = step["reports"] + step["evaluating"]
+    step["own"] = step["wall"] - step["exchange"] - step["outside"]
+    step["own but data"] = step["own"] - step["data"]
+    step["busy"] = max(step["own"] - step["waiting"], step["queue"])
+    step["computing"] = step["busy"] - step["queue"]
+    step["queued"] = step["queue"] / max(step["computing"], 1e-9)  # seconds for each one of computing
+    return step
+
+
+def _at(rows: list[dict[str, float]], step: float) -> dict[str, float]:
+    """Return the sums at a step, between two samples by a straight line; of equal steps, the latest."""
+    after = bisect_right(rows, step, key=itemgetter("steps"))
+    left = rows[after - 1]
+    if after == len(rows):
+        return left
+    share = (step - left["steps"]) / (rows[after]["steps"] - left["steps"])
+    return {name: left[name] + share * (rows[after][name] - left[name]) for name in COLUMNS}
 
 
 def _shares(step: Mapping[str, float]) -> tuple[float, ...]:
@@ -421,16 +432,8 @@ def _shares(step: Mapping[str, float]) -> tuple[float, ...]:
     return tuple(step[part] / wall for part in PARTS)
 
 
-def _at(samples: list[dict[str, float]], step: float, *, latest: bool = False) -> dict[str, float]:
-    """Return the sums at a step, between two samples by a straight line.
-
-    Where several samples have the same step, such as after the last one, that is the first of them, or the
-    `latest`.
-    """
-    if latest and step >= samples[-1]["steps"]:
-        return samples[-1]
-    after = min(bisect_left(samples, step, key=lambda sample: sample["steps"]), len(samples) - 1)
-    right, left = samples[after], samples[max(after - 1, 0)]
-    span = right["steps"] - left["steps"]
-    share = (step - left["steps"]) / span if span else 1.0
-    return {name: left[name] + share * (right[name] - left[name]) for name in COLUMNS}
+def _epoch_length(rows: list[dict[str, float]]) -> float | None:
+    """Return the steps of an epoch, from the sample at the end of the last one."""
+    epochs = rows[-1]["epochs"]
+    end = next(row["steps"] for row in rows if row["epochs"] == epochs)
+    return end / epochs if epochs else None

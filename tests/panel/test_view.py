@@ -7,8 +7,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 import golden
+from labkit.panel import training as states
 from labkit.panel.drawing import snapshot
-from labkit.runs.verdict import COLUMNS
+from labkit.runs.verdict import COLUMNS, verdict
 from runs_told import T0, Run
 from steps_told import rank, told
 
@@ -259,3 +260,29 @@ def test_the_parts_of_a_rank_can_be_read_aloud_and_are_lines_in_a_terminal():
     lines = [text for _, text in snapshot(run.state, T0 + 30).lines]
     assert any(text.startswith("rank 0: data 2%, forward 20%") for text in lines)
     assert any(text.startswith(sentence) for text in lines) and "finished" in lines[-1]
+
+
+def test_the_sentence_can_be_left_out_of_the_panel():
+    run = straggling()
+    run.state._names_cause = False
+    for html in (live(run, 30), summary(run, at=30)):
+        assert "slow rank" not in words(html) and "rank 0: data 2%" in html
+    assert run.state.to_record()["verdict"]["verdict"] == "slow rank"
+    assert not states.TrainingRun("03", verdict=False)._names_cause
+
+
+def test_the_verdict_is_computed_at_most_once_a_second(monkeypatch):
+    computed = []
+
+    def counting(*args, **options):
+        computed.append(options)
+        return verdict(*args, **options)
+
+    monkeypatch.setattr(states, "verdict", counting)
+    run = straggling()
+    for now in (30.0, 30.2, 30.9, 31.1, 31.9):
+        run.state.fill(T0 + now)
+    assert len(computed) == 2
+    run.state.end("finished", T0 + 32)
+    run.state.fill(T0 + 32)  # the summary has all that was measured
+    assert len(computed) == 3

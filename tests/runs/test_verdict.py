@@ -117,9 +117,10 @@ def test_a_rank_that_was_heard_of_later_and_more_often():
 
 
 def test_the_sections_to_read_are_there(root):
-    for path, section in PAGES.values():
-        text = (root / path).read_text()
-        assert re.search(rf"^(# )?#+ {re.escape(section)}$", text, re.MULTILINE), (path, section)
+    for place, section in PAGES.values():
+        pattern = f"{place.replace('lesson ', 'lessons/')}_*.py" if place.startswith("lesson ") else place
+        (page,) = root.glob(pattern)
+        assert re.search(rf"^(# )?#+ {re.escape(section)}$", page.read_text(), re.MULTILINE), section
 
 
 # -- the command ------------------------------------------------------------------------------------------
