@@ -22,6 +22,7 @@ from labkit.errors import LabError, RunStopped
 from labkit.panel.drawing import Snapshot, snapshot
 from labkit.panel.reporters import NullReporter, choose
 from labkit.panel.run import Run, record_of
+from labkit.panel.shown import Shown
 from labkit.runs.record import FILE_NAME, RunRecord, git_commit, source_of
 from labkit.settings import Settings
 
@@ -90,6 +91,10 @@ class LivePanel:
     def new_state(self) -> Run:
         """A run that has not begun."""
         return Run(self._name)
+
+    def shown(self, now: float) -> Shown:
+        """What is shown of the state at `now` (Unix seconds)."""
+        return Shown()
 
     def surroundings(self) -> contextlib.AbstractContextManager:
         """What the engine needs around the run: entered when the panel is open, left before it closes."""
@@ -292,7 +297,8 @@ class LivePanel:
         """Give the reporter a snapshot. An error of drawing must not end the training: it warns, once."""
         try:
             files = [*self.files(), *kept] if self.state.over else []
-            show(snapshot(self.state, self.state.now(), files))
+            now = self.state.ended_at or self.state.now()
+            show(snapshot(self.state, self.shown(now), now, files))
         except Exception as error:
             if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)

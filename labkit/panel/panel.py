@@ -13,7 +13,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from labkit.panel import training_view
 from labkit.panel.base import LivePanel
+from labkit.panel.shown import Shown
 from labkit.panel.training import TrainingRun
 from labkit.worker import Tracker
 from labkit.worker.channel import Listener
@@ -114,6 +116,9 @@ class Panel(LivePanel, Tracker):
 
     def new_state(self) -> TrainingRun:
         return TrainingRun(self._name, **self._about)
+
+    def shown(self, now: float) -> Shown:
+        return training_view.shown(self.state, now)
 
     def renew(self) -> None:
         super().renew()

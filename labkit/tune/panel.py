@@ -26,7 +26,8 @@ from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
 from labkit.errors import BadInput, RunFailed
 from labkit.panel.base import LivePanel
-from labkit.tune import trials
+from labkit.panel.shown import Shown
+from labkit.tune import sweep_view, trials
 from labkit.tune.sweep import OVER, SweepRun, TrialState
 from labkit.tune.trials import TunerPlan
 
@@ -265,6 +266,9 @@ class SweepPanel(LivePanel):
             run.rungs = plan.rungs
             run.path = plan.path
         return run
+
+    def shown(self, now: float) -> Shown:
+        return sweep_view.shown(self.state, now)
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:

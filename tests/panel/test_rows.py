@@ -143,13 +143,13 @@ def train(loader, *, leaves_after=None):
 
 
 def watched(make, epochs=2, **options):
-    """The state of a panel after some epochs over a loader."""
+    """The state of a panel after some epochs over a loader, and what is shown of it."""
     panel = Panel("rows", epochs=epochs, reporter=NullReporter())
     with panel:
         loader = make()
         for _ in range(epochs):
             train(loader, **options)
-    return panel.state
+    return panel.state, panel.shown(panel.state.ended_at)
 
 
 @pytest.fixture(autouse=True)
@@ -159,16 +159,16 @@ def elsewhere(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_rows_by_what_the_loader_knows(name):
-    state = watched(LOADERS[name])
+    state, shown = watched(LOADERS[name])
     assert state.workers[0].rows == 2 * TRUE.get(name, ROWS)
-    assert state.rows_per_second() > 0 and "rows/s" in [what for _, what in state.tiles]
+    assert state.rows_per_second() > 0 and "rows/s" in [what for _, what in shown.tiles]
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_where_nobody_knows_there_are_no_rows(name):
-    state = watched(UNKNOWN[name])
+    state, shown = watched(UNKNOWN[name])
     assert state.workers[0].made >= 8 and state.to_record()["rows_per_second"] is None
-    assert "rows/s" not in [what for _, what in state.tiles] and "rows/s" not in state.result
+    assert "rows/s" not in [what for _, what in shown.tiles] and "rows/s" not in shown.result
 
 
 def test_batches_that_were_fetched_ahead_of_a_break_are_not_of_the_next_pass():

@@ -7,7 +7,6 @@ import xml.etree.ElementTree as ET
 import pytest
 
 import golden
-from labkit.panel.drawing import snapshot
 from labkit.runs.verdict import COLUMNS
 from runs_told import T0, Run
 from steps_told import rank, told
@@ -40,13 +39,13 @@ def words(html):
 
 
 def live(run, at=100):
-    return snapshot(run.state, T0 + at).html
+    return run.drawn(at).html
 
 
 def summary(run, status="finished", at=100, files=()):
     if not run.state.over:
         run.state.end(status, T0 + at)
-    return snapshot(run.state, T0 + at, files).html
+    return run.drawn(at, files).html
 
 
 def picture(run, at=100):
@@ -226,7 +225,7 @@ def test_everything_is_escaped(status):
     run("checkpoint", path=EVIL, status=EVIL, metrics={EVIL: EVIL})("validation", path=EVIL)
     run("print", text=EVIL)("failure", text=EVIL)
     run.state.note, run.state.status = EVIL, status
-    html = snapshot(run.state, T0 + 100, FILES).html
+    html = run.drawn(100, FILES).html
     assert "<script" not in html and words(html)
 
 
@@ -250,7 +249,7 @@ def test_a_strip_for_each_rank_and_the_sentence_below_it():
         strips = [one.get("aria-label") for one in checked(html.partition("</style>")[2] or html).iter("div")]
         strips = [label for label in strips if label and label.startswith("rank ")]
         assert [label[:15] for label in strips] == ["rank 0: data 2%", "rank 1: data 2%"]
-    lines = [text for _, text in snapshot(run.state, T0 + 30).lines]
+    lines = [text for _, text in run.drawn(30).lines]
     assert any(text.startswith("rank 0: data 2%, forward 20%") for text in lines)
     assert any(text.startswith(sentence) for text in lines) and "finished" in lines[-1]
 
