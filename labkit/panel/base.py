@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 from labkit import interrupts
 from labkit.display import tracebacks
 from labkit.display.formatting import duration
-from labkit.errors import LabError, RunStopped
+from labkit.errors import BadInput, LabError, RunStopped
 from labkit.panel.drawing import Snapshot, snapshot
 from labkit.panel.reporters import NullReporter, choose
 from labkit.panel.run import Run, record_of
@@ -43,7 +43,7 @@ class LivePanel:
             run goes on.
 
     Raises:
-        LabError: the name isn't a string, or the panel is opened twice at the same time.
+        BadInput: the name isn't a string, or the panel is opened twice at the same time.
     """
 
     exclusive = False  # whether only one panel of this class may be open in this process
@@ -64,7 +64,7 @@ class LivePanel:
     ) -> None:
         self.settings = Settings.given(settings)
         if not isinstance(name, str) or not name.strip():
-            raise LabError("make a panel", f"its name is {name!r}", 'Panel("00-baseline")')
+            raise BadInput("make a panel", f"its name is {name!r}", 'Panel("00-baseline")')
         self._name, self._given_reporter, self._live = name, reporter, live
         self._lock = threading.RLock()
         self._file_lock = threading.Lock()  # one record is written at a time; never waited for under `_lock`
@@ -152,7 +152,7 @@ class LivePanel:
         if other is not None or self.state.status == "running":
             fact = f"{(other or self).state.name!r} is open already"
             fix = "wait for its run, or make a second panel"
-            raise LabError(f"follow a run with the panel {self.state.name!r}", fact, fix)
+            raise BadInput(f"follow a run with the panel {self.state.name!r}", fact, fix)
         if self.state.over:
             self.renew()
         with interrupts.stoppable(f"the start of {self.state.name}", left="Nothing has been started"):

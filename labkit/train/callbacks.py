@@ -24,14 +24,14 @@ import pyarrow.fs
 import ray
 import ray.train
 
-from labkit.errors import LabError
+from labkit.errors import BadInput, Damaged, LabError, NotReachable
 from labkit.worker.sendable import message_of, raise_sendable
 
 try:
     from ray.train import ReportedCheckpoint, ReportedCheckpointStatus
 except ImportError as error:
     value = os.environ.get("RAY_TRAIN_V2_ENABLED", "not set")
-    raise LabError(
+    raise BadInput(
         "follow runs of Ray Train",
         f"RAY_TRAIN_V2_ENABLED is {value!r}, so this process has Ray Train's first version",
         "unset RAY_TRAIN_V2_ENABLED where it is set, or os.environ.pop('RAY_TRAIN_V2_ENABLED', None) in the "
@@ -211,7 +211,9 @@ def reported_checkpoints(
         filesystem: ``result.filesystem``; by default the one that the path names.
 
     Raises:
-        LabError: there is no such run, or its list is not Ray's.
+        BadInput: there is no such run.
+        Damaged: its list is not Ray's.
+        NotReachable: the store fails.
     """
     return [checkpoint for _, checkpoint in _numbered(path, filesystem)]
 
@@ -251,7 +253,12 @@ def _numbered(path: str, filesystem: pyarrow.fs.FileSystem | None) -> list[tuple
     except (OSError, ValueError, KeyError, TypeError) as error:
         fact = f"there is no list of them as Ray 2.60 writes it ({type(error).__name__}: {error})"
         fix = "give result.path, or storage_path/name of a run that reported a checkpoint"
-        raise LabError(f"read the checkpoints of {path}", fact, fix) from error
+        kind: type[LabError] = Damaged
+        if isinstance(error, (FileNotFoundError, pyarrow.ArrowInvalid)):
+            kind = BadInput
+        elif isinstance(error, OSError):
+            kind = NotReachable
+        raise kind(f"read the checkpoints of {path}", fact, fix) from error
 
 
 def statuses(config: ray.train.RunConfig) -> dict[str, tuple[str, dict[str, Any]]] | None:

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from labkit.errors import LabError, RunStopped
+from labkit.errors import BadInput, RunStopped
 from labkit.panel import Panel
 from labkit.panel.base import LivePanel
 from labkit.panel.reporters import NullReporter
@@ -164,7 +164,7 @@ def test_a_panel_that_cannot_begin_says_why_and_leaves_no_record(settings, monke
 def test_a_second_run_is_a_new_one(panel, settings):
     with panel:
         train(panel)
-        with pytest.raises(LabError, match="is open already"), panel:
+        with pytest.raises(BadInput, match="is open already"), panel:
             pass
         panel.receive({"kind": "print", "run": panel.run_id, "text": "in time"})
     first, first_state = panel.run_id, panel.state
@@ -234,7 +234,7 @@ def test_a_panel_that_may_be_open_once_travels_as_text_and_its_clock_moves_where
     reporter = Recorder()
     with Exclusive("one", settings=settings, reporter=reporter) as panel:
         assert Exclusive.current() is panel and Panel.current() is None
-        with pytest.raises(LabError, match="'one' is open"), Exclusive("two", settings=settings):
+        with pytest.raises(BadInput, match="'one' is open"), Exclusive("two", settings=settings):
             pass
         assert pickle.loads(pickle.dumps(panel)) == "Exclusive('one', running)"
         until(lambda: len(reporter.drawn) > 1)

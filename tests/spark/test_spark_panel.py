@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.errors import LabError, RunFailed, RunStopped
+from labkit.errors import BadInput, RunFailed, RunStopped
 from labkit.local import family, spark
 from labkit.local.spark import group
 from labkit.panel.drawing import snapshot
@@ -201,7 +201,7 @@ def test_what_is_neither_a_function_nor_a_file(local, folder, monkeypatch):
         (("-m",), {}, "no module follows", "package.module"),
     )
     for arguments, named, fact, fix in cases:
-        with pytest.raises(LabError, match=fact) as raised, panel_of("07-what").watch(local):
+        with pytest.raises(BadInput, match=fact) as raised, panel_of("07-what").watch(local):
             local.run(*arguments, **named)
         assert re.search(fix, raised.value.fix), raised.value.fix
     with pytest.raises(RunFailed, match="my_package") as raised, panel_of("07-module").watch(local):
@@ -371,7 +371,7 @@ def test_silence_has_words(local, monkeypatch, capsys):
 
 @pytest.mark.each_change
 def test_what_is_no_distributor_and_where_ranks_find_the_panel():
-    with pytest.raises(LabError, match="TorchDistributor"):
+    with pytest.raises(BadInput, match="TorchDistributor"):
         panel_of("07-none").watch("distributor")
 
     class Active:
