@@ -13,7 +13,7 @@ _TEXT_SENT = 10_000  # characters of a traceback that a rank sends
 
 
 class RankTracker(RemoteTracker):
-    """The tracker that the panel becomes in a rank. The task that starts torchrun has none.
+    """What the panel's tracker becomes in a rank. The task that starts torchrun has none.
 
     TorchDistributor hides how a rank ended, so the rank sends it: a failure, or that it has returned.
     """

@@ -309,13 +309,13 @@ class TrainPanel(Panel):
         run.name = self._run_name
         vars(run).pop("storage_context", None)  # Ray keeps what it made of the name
         if self.trains_elsewhere():
-            run.callbacks = [*(before or []), callbacks.ReportCallback(self)]
+            run.callbacks = [*(before or []), callbacks.ReportCallback(self.tracker)]
             if validation is not None:
-                reporting = callbacks.ReportingValidator(validation.fn, self)
+                reporting = callbacks.ReportingValidator(validation.fn, self.tracker)
                 trainer.validation_config = ray.train.ValidationConfig(
                     reporting, validation.task_config, validation.ray_remote_kwargs
                 )
-        trainer.train_loop_per_worker = TrackedFunction(loop, self)
+        trainer.train_loop_per_worker = TrackedFunction(loop, self.tracker)
         try:
             yield
         finally:

@@ -257,23 +257,24 @@ def test_a_failure_from_which_a_run_went_on_is_not_what_ended_it(panel, settings
 # -- other processes ------------------------------------------------------------------------------------
 
 
-def test_a_pickled_panel_is_a_tracker_and_tells_no_key(panel, settings):
+def test_the_tracker_goes_to_other_processes_and_tells_no_key(panel, settings):
     with panel:
-        tracker = pickle.loads(pickle.dumps(panel))
+        tracker = pickle.loads(pickle.dumps(panel.tracker))
         assert type(tracker) is RemoteTracker and panel.state.workers == {}  # to unpickle it does nothing
         key = panel.listen().address.key
-        assert key not in repr(panel) + repr(tracker) + repr(panel.listen()) + repr(panel.__reduce__())
+        assert key not in repr([panel, tracker, panel.listen(), panel.tracker.__reduce__()])
         TrackedFunction(lambda: current().step(4), tracker)()
         until(lambda: panel.state.workers and panel.state.workers[0].step == 1)
-    assert copy.deepcopy({"panel": panel})["panel"] is panel  # a configuration may be copied
-    # A later cell that sends a function which mentions `panel` anywhere pickles it.
-    tracker = pickle.loads(pickle.dumps(panel))
+    # A configuration may be copied, and a function that mentions `panel` anywhere may be sent.
+    assert copy.deepcopy([panel, panel.tracker]) == [panel, panel.tracker]
+    assert pickle.loads(pickle.dumps(panel)) == repr(panel)
+    tracker = pickle.loads(pickle.dumps(panel.tracker))
     assert (panel._listener, panel.state.status) == (None, "finished")
     TrackedFunction(lambda: current().step(4), tracker)()  # it reports nowhere, and says nothing
     assert panel.state.workers[0].made == 1
 
     with pytest.warns(UserWarning, match="send it inside its `with` block"):
-        pickle.dumps(Panel("early", settings=settings))
+        pickle.dumps(Panel("early", settings=settings).tracker)
 
     class Elsewhere(Panel):
         def host(self):
@@ -281,7 +282,7 @@ def test_a_pickled_panel_is_a_tracker_and_tells_no_key(panel, settings):
 
     with Elsewhere("run", settings=settings) as panel:
         with pytest.warns(UserWarning, match=r"cannot listen on 192\.0\.2\.1"):
-            sent = pickle.dumps(panel)
+            sent = pickle.dumps(panel.tracker)
         assert TrackedFunction(lambda: 3, pickle.loads(sent))() == 3
 
 

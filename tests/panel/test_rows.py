@@ -210,5 +210,5 @@ def test_batches_are_the_same_as_without_hooks(name):
         return [str(batch) for batch in itertools.islice(LOADERS[name](), 9)]
 
     alone = drawn()
-    with following(Panel("rows", reporter=NullReporter())):
+    with following(Panel("rows", reporter=NullReporter()).tracker):
         assert drawn() == alone

@@ -359,7 +359,7 @@ def test_what_cannot_be_received_leaves_no_worker_behind(lab, home, panel, recei
 def test_no_secret_travels_with_a_panel(lab, home, panel):
     token = (home / "ray-token").read_bytes()
     with contextlib.closing(panel.listen()):
-        assert token not in pickle.dumps(ReportCallback(panel)) + repr(panel).encode()
+        assert token not in pickle.dumps(ReportCallback(panel.tracker)) + repr(panel).encode()
 
 
 KILLED = (
