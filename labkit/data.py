@@ -204,13 +204,11 @@ class DataPanel(LivePanel):
     """
 
     exclusive = True
+    view = staticmethod(shown)
     state: ExecutionRun
 
     def new_state(self) -> ExecutionRun:
         return ExecutionRun(self._name)
-
-    def shown(self, now: float) -> Shown:
-        return shown(self.state, now)
 
     def plot_memory(self) -> "Figure":
         """Draw the bytes in the object store over time, and a line at all that passed through it."""

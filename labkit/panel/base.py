@@ -48,6 +48,7 @@ class LivePanel:
 
     exclusive = False  # whether only one panel of this class may be open in this process
     first_phase = ""  # in which a run begins, where it has phases
+    view: Callable[[Any, float], Shown]  # what is shown of the state at a time (Unix seconds)
     loop: Any = None  # the training function, where it is known: its text goes into the record
     explain: Callable[[], None] | None = None  # sets the run's `explained`
     state: Run  # of the present run, or of the last one
@@ -91,10 +92,6 @@ class LivePanel:
     def new_state(self) -> Run:
         """A run that has not begun."""
         return Run(self._name)
-
-    def shown(self, now: float) -> Shown:
-        """What is shown of the state at `now` (Unix seconds)."""
-        return Shown()
 
     def surroundings(self) -> contextlib.AbstractContextManager:
         """What the engine needs around the run: entered when the panel is open, left before it closes."""
@@ -298,7 +295,7 @@ class LivePanel:
         try:
             files = [*self.files(), *kept] if self.state.over else []
             now = self.state.ended_at or self.state.now()
-            show(snapshot(self.state, self.shown(now), now, files))
+            show(snapshot(self.state, self.view(self.state, now), now, files))
         except Exception as error:
             if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)

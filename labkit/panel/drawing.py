@@ -73,18 +73,13 @@ def _lines(run: Run, shown: Shown) -> Iterator[tuple[Hashable, str]]:
             yield "verdict", shown.verdict
         for who, text in _errors(run):
             yield ("error", text), f"{who}\n{text}".lstrip()
-        how = f"{run.status} after {duration(run.elapsed())}{_spent(run)}"
-        yield "end", joined(how, shown.what, shown.result)
+        yield "end", joined(f"{run.status} after {_time(run)}", shown.what, shown.result)
 
 
-def _took(run: Run, what: str) -> str:
-    """Return ``10 epochs in 01:41: start 8.1 s · data 2.0 s · training 84 s``."""
-    return f"{f'{what} in' if what else 'after'} {duration(run.elapsed())}{_spent(run)}"
-
-
-def _spent(run: Run) -> str:
+def _time(run: Run) -> str:
+    """Return ``01:41: start 8.1 s · data 2.0 s · training 84 s``."""
     spent = [f"{name} {seconds(value)}" for name, value in run.time_breakdown().items() if value >= 0.05]
-    return f": {' · '.join(spent)}" if spent else ""
+    return ": ".join(filter(None, [duration(run.elapsed()), joined(*spent)]))
 
 
 def _errors(run: Run) -> list[tuple[str, str]]:
@@ -117,7 +112,7 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(loader=folder, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {"plot": plot, "timeline": timeline, "table": cards.table, "errors": _errors}
     environment.globals |= {"style": Markup(cards.STYLE), "printed": _printed, "plural": plural}
-    environment.globals |= {"in_words": in_words, "means": _means, "took": _took}
+    environment.globals |= {"in_words": in_words, "means": _means, "time": _time}
     environment.filters |= {"short": short, "seconds": seconds, "clock": clock}
     return environment.get_template("panel.html.j2")
 

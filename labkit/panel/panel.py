@@ -15,7 +15,6 @@ from typing import Any
 
 from labkit.panel import training_view
 from labkit.panel.base import LivePanel
-from labkit.panel.shown import Shown
 from labkit.panel.training import TrainingRun
 from labkit.worker import Tracker
 from labkit.worker.channel import Listener
@@ -34,9 +33,6 @@ class PanelTracker(Tracker):
     def __reduce__(self) -> tuple:
         return self._panel.remote, self._panel.where_to_report()
 
-    def __deepcopy__(self, _: Any) -> "PanelTracker":
-        return self
-
 
 class Panel(LivePanel):
     """Follows one run in a ``with`` block around it, as `LivePanel` does, whose arguments and errors it has.
@@ -50,6 +46,7 @@ class Panel(LivePanel):
     """
 
     first_phase = "preparing"
+    view = staticmethod(training_view.shown)
     remote = RemoteTracker  # what the tracker is in another process
     state: TrainingRun
     tracker: PanelTracker  # of the present run
@@ -123,9 +120,6 @@ class Panel(LivePanel):
 
     def new_state(self) -> TrainingRun:
         return TrainingRun(self._name, **self._about)
-
-    def shown(self, now: float) -> Shown:
-        return training_view.shown(self.state, now)
 
     def renew(self) -> None:
         super().renew()

@@ -47,7 +47,10 @@ def shown(run: TrainingRun, now: float) -> Shown:
         plot, tiles = None, []
     elif run.over and plot is not None and not plot.curves:  # it reported counts alone
         plot = None
-    strip, verdict = _verdict(run, now)
+    verdict = run.find_verdict(now)
+    strip = [(f"rank {rank}", shares) for rank, shares in (verdict.shares or {}).items()][:_WORKERS_SHOWN]
+    unseen = {worker.unseen for worker in run.workers.values() if worker.made > _STEPS_UNSEEN}
+    says_why = strip or unseen - {"", NO_BACKWARD}
     waits = "" if run.over else run.waits
     notes = (_changes(run), run.note, waits, _no_batch(run), *run.loop_notes)
     reported = run.epochs_reported if run.epochs_reported <= (run.epochs or 0) else 0
@@ -61,21 +64,12 @@ def shown(run: TrainingRun, now: float) -> Shown:
         plot=plot,
         spans=spans,
         strip=strip,
-        verdict=verdict,
+        verdict=verdict.sentence if says_why else "",
         notes=[note for note in notes if note],
         what=plural(epochs, "epoch") if epochs else "",
         result=_result(run, has_strip=bool(strip)),
         news=list(_log(run)),
     )
-
-
-def _verdict(run: TrainingRun, now: float) -> tuple[list[tuple[str, Any]], str]:
-    """Return the shares of each rank's steps, and why the run is slow."""
-    verdict = run.find_verdict(now)
-    shares = list((verdict.shares or {}).items())[:_WORKERS_SHOWN]
-    unseen = {worker.unseen for worker in run.workers.values() if worker.made > _STEPS_UNSEEN}
-    is_told = verdict.shares or unseen - {"", NO_BACKWARD}
-    return [(f"rank {rank}", of_rank) for rank, of_rank in shares], verdict.sentence if is_told else ""
 
 
 def _headline(run: TrainingRun, now: float) -> str:

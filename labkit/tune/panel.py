@@ -26,7 +26,6 @@ from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
 from labkit.errors import BadInput, RunFailed
 from labkit.panel.base import LivePanel
-from labkit.panel.shown import Shown
 from labkit.tune import sweep_view, trials
 from labkit.tune.sweep import OVER, SweepRun, TrialState
 from labkit.tune.trials import TunerPlan
@@ -216,6 +215,7 @@ class SweepPanel(LivePanel):
 
     exclusive = True
     first_phase = "start"
+    view = staticmethod(sweep_view.shown)
     state: SweepRun
     plan: TunerPlan = None  # type: ignore[assignment]  # until `watch` sets it
 
@@ -266,9 +266,6 @@ class SweepPanel(LivePanel):
             run.rungs = plan.rungs
             run.path = plan.path
         return run
-
-    def shown(self, now: float) -> Shown:
-        return sweep_view.shown(self.state, now)
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:

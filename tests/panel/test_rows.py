@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
+from labkit.panel.training_view import shown
 from labkit.worker.hooks import following
 
 pytestmark = pytest.mark.slow
@@ -143,13 +144,13 @@ def train(loader, *, leaves_after=None):
 
 
 def watched(make, epochs=2, **options):
-    """The state of a panel after some epochs over a loader, and what is shown of it."""
+    """The state of a panel after some epochs over a loader."""
     panel = Panel("rows", epochs=epochs, reporter=NullReporter())
     with panel:
         loader = make()
         for _ in range(epochs):
             train(loader, **options)
-    return panel.state, panel.shown(panel.state.ended_at)
+    return panel.state
 
 
 @pytest.fixture(autouse=True)
@@ -159,16 +160,18 @@ def elsewhere(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_rows_by_what_the_loader_knows(name):
-    state, shown = watched(LOADERS[name])
+    state = watched(LOADERS[name])
     assert state.workers[0].rows == 2 * TRUE.get(name, ROWS)
-    assert state.rows_per_second() > 0 and "rows/s" in [what for _, what in shown.tiles]
+    assert state.rows_per_second() > 0
+    assert "rows/s" in [what for _, what in shown(state, state.ended_at).tiles]
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_where_nobody_knows_there_are_no_rows(name):
-    state, shown = watched(UNKNOWN[name])
+    state = watched(UNKNOWN[name])
+    seen = shown(state, state.ended_at)
     assert state.workers[0].made >= 8 and state.to_record()["rows_per_second"] is None
-    assert "rows/s" not in [what for _, what in shown.tiles] and "rows/s" not in shown.result
+    assert "rows/s" not in [what for _, what in seen.tiles] and "rows/s" not in seen.result
 
 
 def test_batches_that_were_fetched_ahead_of_a_break_are_not_of_the_next_pass():

@@ -236,12 +236,12 @@ def test_a_run_in_which_nothing_was_seen_says_so(local, capsys):
     panel = panel_of("07-launcher")
     with panel.watch(local):
         local.run(launcher)
-    assert panel.shown(panel.state.ended_at).notes == [spark_panel._NOTHING_SEEN]
+    assert panel.view(panel.state, panel.state.ended_at).notes == [spark_panel._NOTHING_SEEN]
     assert "trained elsewhere" in Path(dict(panel.files())["printed by torchrun and the ranks"]).read_text()
     panel = panel_of("07-number")
     with panel.watch(local):
         local.run(lambda: {"loss": 0.5})
-    assert panel.shown(panel.state.ended_at).notes == []
+    assert panel.view(panel.state, panel.state.ended_at).notes == []
 
 
 def test_a_rank_that_leaves_early_without_an_error(local):
@@ -353,7 +353,7 @@ def test_silence_has_words(local, monkeypatch, capsys):
     def listen() -> None:
         until(lambda: panel.state.hang)
         now = panel.state.now()
-        drawn.append(snapshot(panel.state, panel.shown(now), now))
+        drawn.append(snapshot(panel.state, panel.view(panel.state, now), now))
         print("from another thread")
 
     listener = threading.Thread(target=listen, daemon=True)

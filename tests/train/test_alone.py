@@ -106,7 +106,7 @@ def fitted(home, loop, **config):
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(storage_path=str(home / "runs")),
     )
-    return panel.fit(trainer).return_value, panel.shown(panel.state.ended_at)
+    return panel.fit(trainer).return_value, panel.view(panel.state, panel.state.ended_at)
 
 
 @pytest.mark.parametrize(

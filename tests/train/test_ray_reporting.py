@@ -129,7 +129,7 @@ def test_workers_that_wait_for_cpus_which_another_one_holds(lab, home, panel, mo
     with held_cpus(3, lambda: panel.state.waits) as said:
         panel.fit(trainer_of(home, workers=2))
     assert said[0].startswith("waiting for 2 CPU (1 of 4 free)")
-    notes = panel.shown(panel.state.ended_at).notes
+    notes = panel.view(panel.state, panel.state.ended_at).notes
     assert panel.state.status == "finished" and not any("waiting" in note for note in notes)
 
 
