@@ -24,7 +24,7 @@ import pyarrow.fs
 import ray
 import ray.train
 
-from labkit.errors import BadInput, Damaged, LabError, NotReachable
+from labkit.errors import BadInput
 from labkit.worker.sendable import message_of, raise_sendable
 
 try:
@@ -211,9 +211,7 @@ def reported_checkpoints(
         filesystem: ``result.filesystem``; by default the one that the path names.
 
     Raises:
-        BadInput: there is no such run.
-        Damaged: its list is not Ray's.
-        NotReachable: the store fails.
+        BadInput: there is no such run, or its list is not Ray's.
     """
     return [checkpoint for _, checkpoint in _numbered(path, filesystem)]
 
@@ -253,12 +251,7 @@ def _numbered(path: str, filesystem: pyarrow.fs.FileSystem | None) -> list[tuple
     except (OSError, ValueError, KeyError, TypeError) as error:
         fact = f"there is no list of them as Ray 2.60 writes it ({type(error).__name__}: {error})"
         fix = "give result.path, or storage_path/name of a run that reported a checkpoint"
-        kind: type[LabError] = Damaged
-        if isinstance(error, (FileNotFoundError, pyarrow.ArrowInvalid)):
-            kind = BadInput
-        elif isinstance(error, OSError):
-            kind = NotReachable
-        raise kind(f"read the checkpoints of {path}", fact, fix) from error
+        raise BadInput(f"read the checkpoints of {path}", fact, fix) from error
 
 
 def statuses(config: ray.train.RunConfig) -> dict[str, tuple[str, dict[str, Any]]] | None:

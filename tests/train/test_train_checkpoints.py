@@ -7,19 +7,16 @@ import pytest
 from ray.train import CheckpointConfig
 
 from course.models.torch import cnn
-from labkit.errors import BadInput, Damaged
+from labkit.errors import BadInput
 from labkit.train import panel, reported_checkpoints
 from labkit.train.callbacks import unranked, wrong_order
 
 
-@pytest.mark.parametrize(
-    "content, kind",
-    [(None, BadInput), ("", Damaged), ("[]", Damaged), ('{"checkpoint_results": []}', Damaged)],
-)
-def test_a_list_that_is_missing_or_not_rays(tmp_path, content, kind):
+@pytest.mark.parametrize("content", [None, "", "[]", '{"checkpoint_results": []}'])
+def test_a_list_that_is_missing_or_not_rays(tmp_path, content):
     if content is not None:
         (tmp_path / "checkpoint_manager_snapshot.json").write_text(content)
-    with pytest.raises(kind) as refused:
+    with pytest.raises(BadInput) as refused:
         reported_checkpoints(str(tmp_path))
     assert "result.path" in refused.value.fix
 
