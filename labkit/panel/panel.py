@@ -78,17 +78,14 @@ class Panel(LivePanel):
 
     def where_to_report(self) -> tuple[str, Any]:
         """(run id, address): what another process needs to report to this run; None if it isn't open."""
-        address, fact = None, ""
-        if self.state.status == "running":
-            try:
-                address = self.listen().address
-            except (OSError, ImportError) as error:
-                fact = f"this kernel cannot listen on {self.host()}: {error}. The training itself goes on"
-        elif self.state.status == "ready":
-            fact = "it goes to another process before it is open: send it inside its `with` block"
-        if fact:
+        if self.state.status != "running":
+            return self.run_id, None
+        try:
+            return self.run_id, self.listen().address
+        except (OSError, ImportError) as error:
+            fact = f"this kernel cannot listen on {self.host()}: {error}. The training itself goes on"
             warnings.warn(f"nothing of {self.state.name!r} will be seen here, because {fact}", stacklevel=2)
-        return self.run_id, address
+            return self.run_id, None
 
     def receive(self, event: dict[str, Any]) -> None:
         """Take in one event of this run; those of others (a worker that outlived its own) are ignored."""

@@ -396,8 +396,7 @@ def _settings_of(config: Any) -> Mapping[str, Any]:
 
 def check_closure_size(function: Callable) -> None:
     """Refuse a validation function that takes a data set along: it is pickled with all that it uses."""
-    with warnings.catch_warnings(action="ignore"):  # of a panel that is not open yet
-        sent = len(cloudpickle.dumps(function))
+    sent = len(cloudpickle.dumps(function))
     if sent > _LARGEST:
         raise BadInput(
             f"send the validation function {getattr(function, '__name__', type(function).__name__)}",

@@ -275,9 +275,6 @@ def test_the_tracker_goes_to_other_processes_and_tells_no_key(panel, settings):
     TrackedFunction(lambda: current().step(4), tracker)()  # it reports nowhere, and says nothing
     assert panel.state.workers[0].made == 1
 
-    with pytest.warns(UserWarning, match="send it inside its `with` block"):
-        pickle.dumps(Panel("early", settings=settings).tracker)
-
     class Elsewhere(Panel):
         def host(self):
             return "192.0.2.1"  # an address for examples: no machine has it
