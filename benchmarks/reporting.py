@@ -53,7 +53,7 @@ def train_loop(config):
     def stretch(epochs: int, followed: bool) -> tuple[float, float]:
         began = time.perf_counter()
         cpu_began = time.process_time()
-        with following(config["panel"]) if followed else contextlib.nullcontext():
+        with following(config["tracker"]) if followed else contextlib.nullcontext():
             for _ in range(epochs):
                 train()
         return time.perf_counter() - began, time.process_time() - cpu_began
@@ -86,7 +86,7 @@ def measure(model: str, results: Results, *, rounds: int, seconds: float, settin
 
     train = datasets.load(split="train")
     panel = TrainPanel(f"benchmark-reporting-{model}", dataset=train.name, rows=len(train))
-    config = {"panel": panel, "model": model, "rounds": rounds, "seconds": seconds, "data": train}
+    config = {"tracker": panel.tracker, "model": model, "rounds": rounds, "seconds": seconds, "data": train}
     trainer = TorchTrainer(
         train_loop,
         train_loop_config=config,

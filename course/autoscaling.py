@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.cluster import Cluster, connect
-from labkit.errors import LabError
+from labkit.errors import BadInput, NotReachable
 from labkit.files import private_file
 from labkit.local import supervision
 from labkit.machine import free_port
@@ -56,7 +56,8 @@ def start(node_types: Mapping[str, Mapping[str, Any]], *, idle_timeout_minutes: 
         idle_timeout_minutes: how long a node has to be idle until it is stopped.
 
     Raises:
-        LabError: the head did not start, or has no node type.
+        BadInput: the head has no node type.
+        NotReachable: it did not start.
     """
     import ray
 
@@ -64,7 +65,7 @@ def start(node_types: Mapping[str, Mapping[str, Any]], *, idle_timeout_minutes: 
     if _HEAD_TYPE not in node_types:
         fact = f"no node type is called {_HEAD_TYPE!r}, and the provider calls its head so"
         fix = f"add {{{_HEAD_TYPE!r}: {{'resources': {{'CPU': 1}}, 'max_workers': 0}}}}"
-        raise LabError(attempt, fact, fix)
+        raise BadInput(attempt, fact, fix)
     stop()
     settings = Settings.from_env()
     home, folder = settings.make_home(), settings.home / _GROUP
@@ -83,7 +84,7 @@ def start(node_types: Mapping[str, Mapping[str, Any]], *, idle_timeout_minutes: 
         if head.status() is not None or time.monotonic() > deadline:
             fact = log.read_text()[-500:] or f"it said nothing for {_START_SECONDS} s"
             stop()
-            raise LabError(attempt, fact, "run the cell again")
+            raise NotReachable(attempt, fact, "run the cell again")
         time.sleep(0.5)
     return connect(f"{address}:{port}", token_file=token)
 

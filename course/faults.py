@@ -21,7 +21,7 @@ import psutil
 
 from labkit.display import cards
 from labkit.display.formatting import duration
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError, NotReachable
 from labkit.local import family
 from labkit.panel.panel import Panel
 from labkit.settings import Settings
@@ -62,7 +62,7 @@ class Fault:
             fact = f"{panel!r} has no epochs and no ranks"
         if fact:
             fix = "make a new one; during a sweep or a pipeline, call its now() in a thread of its own"
-            raise LabError(f"arm the fault {self.name!r}", fact, fix)
+            raise BadInput(f"arm the fault {self.name!r}", fact, fix)
         return self._arm(panel, (epoch, step))
 
     def now(self) -> Self:
@@ -194,7 +194,7 @@ def freeze_rank(rank: int, *, seconds: float = 3.0) -> Fault:
 def slow_rank(rank: int, *, share: float = 0.5, seconds: float = 5.0) -> Fault:
     """Let one rank run for a `share` (0 to 1) of the time only: a straggler, for which all others wait."""
     if not 0 < share < 1:
-        raise LabError(f"slow rank {rank} down", f"share is {share!r}", "pass a number between 0 and 1")
+        raise BadInput(f"slow rank {rank} down", f"share is {share!r}", "pass a number between 0 and 1")
     return freeze(f"slow rank {rank} down", lambda panel: _rank(panel, rank), seconds, share)
 
 
@@ -215,12 +215,13 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
         lab = cluster.current()
         ids = [node.id for node in lab.nodes if node.name == name] if lab is not None else []
         if lab is None or not ids:
-            raise LabError(f"drain {name}", "Ray does not list it", "see lab.nodes for those that live")
+            raise BadInput(f"drain {name}", "Ray does not list it", "see lab.nodes for those that live")
         ends = int((time.time() + deadline) * 1000)
         client = GcsClient(address=lab.address)
         accepted, reason = client.drain_node(ids[0], DRAIN_NODE_REASON_PREEMPTION, "course.faults", ends)
         if not accepted:
-            raise LabError(f"drain {name}", f"Ray refused: {reason}", "see the head's logs, in lab.log_dir")
+            fix = "see the head's logs, in lab.log_dir"
+            raise NotReachable(f"drain {name}", f"Ray refused: {reason}", fix)
         yield f"a preemption notice: {deadline:g} s left"
         yield from _ticks(deadline)
 
@@ -235,7 +236,7 @@ def kill_controller() -> Fault:
             with contextlib.suppress(psutil.Error):
                 if "TrainController" in " ".join(member.process.cmdline()):
                     return [member.process]
-        raise LabError("kill the controller", "none runs here", "use a trainer of Ray Train")
+        raise BadInput("kill the controller", "none runs here", "use a trainer of Ray Train")
 
     return kill("kill the controller", victims)
 
@@ -284,7 +285,7 @@ def running(panel: Panel | None, group: str = family.CLUSTER, node: str | None =
 
 def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
     if panel is None:
-        raise LabError(f"touch rank {rank}", "no run was named", "arm it with fault.at(panel)")
+        raise BadInput(f"touch rank {rank}", "no run was named", "arm it with fault.at(panel)")
     workers = panel.state.workers
     worker = workers.get(rank)
     if worker is not None:
@@ -296,7 +297,7 @@ def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
             return [member.process for member in members]
     ranks = ", ".join(f"{number} on {worker.node}" for number, worker in sorted(workers.items()))
     fact = f"the lab has started no process of it on this machine; this run has the ranks {ranks}"
-    raise LabError(f"touch rank {rank}", fact, "name one that runs here, on a cluster of cluster.start()")
+    raise BadInput(f"touch rank {rank}", fact, "name one that runs here, on a cluster of cluster.start()")
 
 
 def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
@@ -304,7 +305,7 @@ def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
     others = {member.node for member in running(panel)} - {"", "head"}
     if name not in others:
         fact = "the cluster would end" if name == "head" else "the lab has started no such node"
-        raise LabError(f"touch {name}", fact, f"name one of {', '.join(sorted(others))}, or lab.add_node()")
+        raise BadInput(f"touch {name}", fact, f"name one of {', '.join(sorted(others))}, or lab.add_node()")
     return [member.process for member in running(panel, node=name)]
 
 

@@ -27,10 +27,11 @@ from labkit.cluster import ends, ray_data
 from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
 from labkit.display.figures import GREY, figure_style
-from labkit.display.formatting import UNKNOWN, count, seconds, short
+from labkit.display.formatting import UNKNOWN, count, joined, seconds, short
 from labkit.errors import RunFailed
 from labkit.panel.base import LivePanel
-from labkit.panel.run import Run, Table, Thinned, joined
+from labkit.panel.run import Run, Thinned
+from labkit.panel.shown import Shown, Table
 from labkit.settings import variables_set
 
 if TYPE_CHECKING:
@@ -102,7 +103,6 @@ class ExecutionRun(Run):
     """What Ray Data executed between the opening of a panel and its closing."""
 
     engine: str = "Ray Data"
-    brief: bool = True  # a dataset is executed in seconds
     operators: list[OperatorState] = field(default_factory=list)  # of all datasets, in their order
     samples: Thinned = field(default_factory=lambda: Thinned(2000))  # (seconds, bytes in the object store)
     memory_peak: int = 0
@@ -135,21 +135,27 @@ class ExecutionRun(Run):
             "extra": {"operators": operators, "object_store_peak": self.memory_peak},
         }
 
-    def fill(self, now: float) -> None:
-        rate = f"{count(self.rows_per_second)} rows/s" if self.rows_per_second else ""
-        rows = [operator.row() for operator in self.operators]
-        state = joined(seconds(self.elapsed(now)), rate) if rows else "nothing is executed yet"
-        self.subtitle = self.engine
-        self.steps = [("dim", state)]
-        self.tables = [Table(list(_HEAD), rows, widths=list(_HEAD.values()))] if rows else []
-        self.result = joined(f"{self.rows:,} rows", rate) if rows else "nothing was executed here"
-        self.notes = [self._on_deaths()] if self.deaths else []
 
-    def _on_deaths(self) -> str:
-        """Return a line on worker processes that ended: Ray Data repeats their tasks and says nothing."""
-        # Without their number: each line that changes is another line of a log.
-        how = ends.ended_with(self.deaths[-1])
-        return f"a worker process is gone: {how}. Ray Data starts its tasks again, as often as that happens"
+def shown(run: ExecutionRun, now: float) -> Shown:
+    """Return what is shown of an execution at `now` (Unix seconds)."""
+    rate = f"{count(run.rows_per_second)} rows/s" if run.rows_per_second else ""
+    rows = [operator.row() for operator in run.operators]
+    state = joined(seconds(run.elapsed(now)), rate) if rows else "nothing is executed yet"
+    return Shown(
+        subtitle=run.engine,
+        steps=[("dim", state)],
+        tables=[Table(list(_HEAD), rows, widths=list(_HEAD.values()))] if rows else [],
+        result=joined(f"{run.rows:,} rows", rate) if rows else "nothing was executed here",
+        notes=[_on_deaths(run.deaths[-1])] if run.deaths else [],
+        brief=True,  # a dataset is executed in seconds
+    )
+
+
+def _on_deaths(status: int) -> str:
+    """Return a line on worker processes that ended: Ray Data repeats their tasks and says nothing."""
+    # Without their number: each line that changes is another line of a log.
+    how = ends.ended_with(status)
+    return f"a worker process is gone: {how}. Ray Data starts its tasks again, as often as that happens"
 
 
 class Follower(ExecutionCallback):
@@ -198,6 +204,7 @@ class DataPanel(LivePanel):
     """
 
     exclusive = True
+    view = staticmethod(shown)
     state: ExecutionRun
 
     def new_state(self) -> ExecutionRun:

@@ -8,10 +8,12 @@ A program that catches one decides by its class, because texts change:
     LabError
     ├── BadInput      an argument, a setting or a name that can't be right
     ├── NoRoom        more CPUs, GPUs, memory or disk than there is
-    ├── NotReachable  a cluster or a store that doesn't answer, fails, or refuses a key or a token
+    ├── NotReachable  a cluster, a store or a server that doesn't start or answer, fails, or refuses a key
     ├── Damaged       a file that isn't what was once written
     ├── RunStopped    the reader stopped it
     └── RunFailed     the reader's code or the engine raised
+
+What is missing here, such as a package, or what this machine's disk refuses, is a plain `LabError`.
 """
 
 import importlib.util
@@ -43,7 +45,7 @@ class NoRoom(LabError):
 
 
 class NotReachable(LabError):
-    """A cluster or a store doesn't answer, fails, or refuses what is shown to it: a key, a token, a right."""
+    """A cluster, a store or a server doesn't start or answer, fails, or refuses a key, a token, a right."""
 
 
 class Damaged(LabError):

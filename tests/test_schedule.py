@@ -12,7 +12,7 @@ import pytest
 
 from course import schedule
 from course.schedule import all_gather, all_reduce, compute, recv, reduce_scatter, run, send, start, wait
-from labkit.errors import LabError
+from labkit.errors import RunFailed
 
 pytestmark = pytest.mark.slow
 
@@ -59,13 +59,13 @@ def test_real_ranks_say_what_they_waited_for_or_raised():
         yield compute()
         signal.raise_signal(signal.SIGKILL)
 
-    with pytest.raises(LabError, match="without a word, and .* from rank 1\n"):
+    with pytest.raises(RunFailed, match="without a word, and .* from rank 1\n"):
         schedule.on_ranks(dies, 2, limit=90)
-    with pytest.raises(LabError, match="without a word, and .* from rank 0, 1"):
+    with pytest.raises(RunFailed, match="without a word, and .* from rank 0, 1"):
         schedule.on_ranks(all_die, 2, limit=1e9)
-    with pytest.raises(LabError, match="Timed out.*receives from rank . in line"):
+    with pytest.raises(RunFailed, match="Timed out.*receives from rank . in line"):
         schedule.on_ranks(deaf, 2, limit=6)  # the ranks have to meet within that, too
-    with pytest.raises(LabError, match="ValueError: no data on"):
+    with pytest.raises(RunFailed, match="ValueError: no data on"):
         schedule.on_ranks(broken, 2)
 
 
@@ -139,7 +139,7 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program, fact", PROGRAMS)
 def test_a_program_that_cannot_work_is_explained(program, fact):
-    with pytest.raises(LabError, match=fact) as caught:
+    with pytest.raises(RunFailed, match=fact) as caught:
         run(program, 2)
     assert caught.value.fix
 
@@ -151,7 +151,7 @@ def test_a_rank_cannot_change_what_belongs_to_the_caller():
         values[rank] += 1
 
     values, names = [np.zeros(3), np.zeros(3)], []
-    with pytest.raises(LabError, match=r"rank 0 changes, in line \d+, `values\[rank\] \+= 1`"):
+    with pytest.raises(RunFailed, match=r"rank 0 changes, in line \d+, `values\[rank\] \+= 1`"):
         run(changes, 2, values, names)
     assert names == [] and not np.any(values)
     values[0] += 1  # the caller still can

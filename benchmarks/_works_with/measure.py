@@ -64,7 +64,7 @@ def _with_torch_trainer(module: ModuleType, row: Row, storage: Path, seen: Measu
         module.write(storage)
     fits = Fits(module, row.key, storage)
     panel, ranks = fits.fit(2)
-    seen.notes = list(panel.state.notes)
+    seen.notes = list(panel.view(panel.state, panel.state.ended_at).notes)
     expected = problem.Reference(2, getattr(module, "ROWS_OF", problem.dealt))
     seen["one model"] = close(*ranks)
     seen["one process"] = close(ranks[0], expected.weights)

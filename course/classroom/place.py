@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError, NotReachable
 from labkit.files import atomic_path
 from labkit.settings import Settings
 
@@ -94,7 +94,7 @@ def open_place(place: str) -> Folder | Bucket:
     """Return the place with this name: the path of a folder, or the URL of a bucket.
 
     Raises:
-        LabError: it is neither.
+        BadInput: it is neither.
     """
     if "://" not in place:
         return Folder(place)
@@ -103,12 +103,12 @@ def open_place(place: str) -> Folder | Bucket:
         return Bucket(endpoint=url[1], path=url[2])
     fact = "it is neither the path of a folder nor the address of a bucket (which has no keys in it)"
     fix = "name it like /mnt/class or https://host:9000/bucket/class"
-    raise LabError("use the place of a class", fact, fix)
+    raise BadInput("use the place of a class", fact, fix)
 
 
 @contextlib.contextmanager
 def explained(attempt: str, place: Folder | Bucket) -> Iterator[None]:
-    """Raise what fails in this block as a LabError that names the place."""
+    """Raise what fails in this block as `NotReachable`, which names the place."""
     try:
         yield
     except LabError:
@@ -119,4 +119,4 @@ def explained(attempt: str, place: Folder | Bucket) -> Iterator[None]:
         if isinstance(place, Bucket):
             fix = "does the store run, does the bucket exist, and are LABKIT_S3_ACCESS_KEY and "
             fix += "LABKIT_S3_SECRET_KEY right?"
-        raise LabError(attempt, f"{place.path}: {reason}"[:300], fix) from error
+        raise NotReachable(attempt, f"{place.path}: {reason}"[:300], fix) from error

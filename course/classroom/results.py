@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from course.classroom import plan
-from labkit.errors import LabError
+from labkit.errors import BadInput
 
 _LARGEST = 1_000_000  # bytes; all exercises and predictions take 20 kB
 
@@ -24,12 +24,12 @@ def write(folder: Path, out: TextIO) -> None:
     A file that can't be read gets a row that says why, and nothing is counted.
 
     Raises:
-        LabError: the folder has no such file.
+        BadInput: the folder has no such file.
     """
     files = sorted([*folder.glob("*.json"), *folder.glob("*/exercises.json")])
     if not files:
         fact = f"{folder} has no NAME.json and no NAME/exercises.json"
-        raise LabError("read the results", fact, "python -m course.classroom results COLLECTED > results.csv")
+        raise BadInput("read the results", fact, "python -m course.classroom results COLLECTED > results.csv")
     ids = plan.read().exercises
     columns = ["learner", *ids, "solved", "predictions", "right", "problem"]
     writer = csv.DictWriter(out, columns, restval=0, lineterminator="\n")

@@ -20,7 +20,7 @@ from typing import Any
 
 from course.classroom.place import NAME, explained, keys_file, open_place
 from course.classroom.plan import lesson_of
-from labkit.errors import LabError
+from labkit.errors import BadInput
 from labkit.files import atomic_write
 from labkit.settings import Settings
 
@@ -53,12 +53,13 @@ def join(place: str, nickname: str) -> Shared:
             and ``LABKIT_S3_SECRET_KEY`` and are kept in ``LABKIT_HOME``, or are those that AWS's tools find.
 
     Raises:
-        LabError: the nickname is not one, or the place cannot be written to.
+        BadInput: the nickname is not one.
+        NotReachable: the place cannot be written to.
     """
     name = nickname.strip() if isinstance(nickname, str) else ""
     if not (0 < len(name) <= _LONGEST and name.isprintable()):
         fact = f"the nickname is {str(nickname)[:_LONGEST]!r}"
-        raise LabError("join the class", fact, f"choose 1 to {_LONGEST} letters, digits or signs")
+        raise BadInput("join the class", fact, f"choose 1 to {_LONGEST} letters, digits or signs")
     leave()
     _forget()  # keys of an earlier class, whose class.json was lost
     member = {"place": place, "nickname": name, "file": f"{secrets.token_hex(8)}.json"}

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from course.datasets.images import Dataset, read_rows
-from labkit.errors import LabError, expect_installed, expect_int
+from labkit.errors import BadInput, NotReachable, expect_installed, expect_int
 from labkit.settings import CHECKOUT, DATASETS, Settings
 
 _CLASSES = tuple("0123456789")
@@ -53,18 +53,19 @@ def load(
         settings: default: the environment's.
 
     Raises:
-        LabError: there is no such data set or split, it has fewer rows than `n`, or it cannot be fetched.
+        BadInput: there is no such data set or split, or it has fewer rows than `n`.
+        NotReachable: it cannot be fetched.
     """
     settings = Settings.given(settings)
     name = settings.dataset if name is None else name
     if name not in DATASETS:
         fix = f"use one of {', '.join(DATASETS)}"
-        raise LabError(f"load the data set {name!r}", "there is none of this name", fix)
+        raise BadInput(f"load the data set {name!r}", "there is none of this name", fix)
     attempt = f"take rows of the split {split!r}"
     if n is not None:
         expect_int(attempt, "n", n)
     if split not in _SMALL_ROWS:
-        raise LabError(attempt, f"there is no split {split!r}", f"use one of {', '.join(_SMALL_ROWS)}")
+        raise BadInput(attempt, f"there is no split {split!r}", f"use one of {', '.join(_SMALL_ROWS)}")
     whole = _whole(name, split, settings)
     most = _SMALL_ROWS[split] if settings.small else len(whole)
     if n is None and len(whole) <= most:
@@ -72,7 +73,7 @@ def load(
     n = n or most
     if n > len(whole):
         fact = f"{name} has {len(whole):,} rows for {split}"
-        raise LabError(f"take {n:,} rows", fact, f"take up to {len(whole):,}")
+        raise BadInput(f"take {n:,} rows", fact, f"take up to {len(whole):,}")
     return whole[np.random.default_rng(seed).permutation(len(whole))[:n]]
 
 
@@ -80,14 +81,14 @@ def shipped(name: str) -> Path:
     """Return the path of a file that ships with the lab, in the checkout's ``datasets``.
 
     Raises:
-        LabError: this machine has no checkout, as a node of a remote cluster, or there is no such file.
+        BadInput: this machine has no checkout, as a node of a remote cluster, or there is no such file.
     """
     path = CHECKOUT / "datasets" / name
     if path.is_file():
         return path
     fact = f"this machine doesn't have {path}"
     fix = "check the name; in a worker of a remote cluster: load the data in the notebook, and pass the rows "
-    raise LabError(f"find the shipped file {name}", fact, f"{fix}in train_loop_config")
+    raise BadInput(f"find the shipped file {name}", fact, f"{fix}in train_loop_config")
 
 
 def _whole(name: str, split: str, settings: Settings) -> Dataset:
@@ -117,7 +118,7 @@ def _fetch(file: str, settings: Settings) -> Path:
             return Path(pooch.retrieve(f"{address}/{file}", MNIST[file], file, folder, downloader=http))
         except (OSError, ValueError) as error:  # requests' own are OSErrors; ValueError: another SHA-256
             reasons += f"\n    {address}: {type(error).__name__}: {error}"
-    raise LabError(
+    raise NotReachable(
         f"fetch {file} of mnist",
         f"no address has it:{reasons}",
         f"put the file (SHA-256 {MNIST[file]}) there yourself: {folder / file}\n"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.display.formatting import plural
-from labkit.errors import LabError
+from labkit.errors import BadInput, Damaged
 from labkit.files import atomic_path
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ PARQUET_OPTIONS: dict[str, Any] = {
 class Dataset:
     """Images (uint8 [n, height, width], 0 is black) and labels (int64 [n], indices into `classes`).
 
-    Other arrays are a `LabError`. `name` and `split` say where they come from ("digits", "train").
+    Other arrays are `BadInput`. `name` and `split` say where they come from ("digits", "train").
     """
 
     images: np.ndarray
@@ -57,7 +57,7 @@ class Dataset:
         else:
             return
         fix = "pass images as a numpy array uint8 [n, height, width] and labels as int64 [n], from 0 on"
-        raise LabError(f"use the data set {self.name}", fact, fix)
+        raise BadInput(f"use the data set {self.name}", fact, fix)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -102,7 +102,7 @@ def read_rows(path: str, filesystem: Any = None) -> tuple[np.ndarray, np.ndarray
     """Read the images (uint8 [n, height, width]) and labels (int64 [n]) of the Parquet files at `path`.
 
     It is a file or a folder of files that `Dataset.to_parquet` or pyarrow wrote, on this machine or on
-    pyarrow's `filesystem`. Damaged files and other columns are a `LabError`, a missing file is an OSError.
+    pyarrow's `filesystem`. Damaged files and other columns are `Damaged`, a missing file is an OSError.
     """
     import pyarrow.parquet
 
@@ -116,4 +116,4 @@ def read_rows(path: str, filesystem: Any = None) -> tuple[np.ndarray, np.ndarray
             raise  # of the file system
         fact = str(error).partition("\n")[0] or type(error).__name__
         fix = "name files that Dataset.to_parquet wrote"
-        raise LabError(f"read images from {path}", fact, fix) from None
+        raise Damaged(f"read images from {path}", fact, fix) from None

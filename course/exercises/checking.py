@@ -24,7 +24,7 @@ from labkit.display import cards
 from labkit.display.formatting import number as shown
 from labkit.display.formatting import short
 from labkit.display.progress import Waiting
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError
 from labkit.settings import Settings
 
 _MARKS = {"solved": ("ok", "✓"), "not yet": ("bad", "✕"), "not attempted": ("dim", "○")}
@@ -156,7 +156,7 @@ def predict(id: str, guess: Any = ..., *, choices: Sequence[str] = ()) -> None:
     else:
         fits = isinstance(guess, (int, float)) and not isinstance(guess, bool) and math.isfinite(guess)
     if not fits:
-        raise LabError(f"keep the prediction {id}", f"it is {str(guess)[:40]!r}", f"predict {asked}")
+        raise BadInput(f"keep the prediction {id}", f"it is {str(guess)[:40]!r}", f"predict {asked}")
     print(f"{id} · you say {shown(guess)}{_keep(id, guess)}")
 
 
@@ -245,4 +245,4 @@ def _show_buttons(id: str, choices: Sequence[str]) -> bool:
 def _require_id(id: str) -> None:
     if not isinstance(id, str) or not re.fullmatch(r"\d\d[bc]?-[a-z]", id):
         fix = 'use the id of the lesson\'s cell, such as "03-a"'
-        raise LabError("find the prediction", f"its id is {str(id)[:40]!r}", fix)
+        raise BadInput("find the prediction", f"its id is {str(id)[:40]!r}", fix)

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 
 from course.exercises import kept
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError
 from labkit.settings import CHECKOUT, Settings
 
 _LIMIT = 10.0  # seconds of a check that names no others
@@ -107,14 +107,14 @@ def _load(path: Path) -> ModuleType:
 
 
 def find(id: str) -> Exercise:
-    """Return the exercise `id`. If there is none, a `LabError` names similar ones."""
+    """Return the exercise `id`. If there is none, `BadInput` names similar ones."""
     exercises = {exercise.id: exercise for lesson in lessons() for exercise in lesson.exercises}
     text = str(id)[:40]
     if text in exercises:
         return exercises[text]
     similar = difflib.get_close_matches(text, exercises, n=3, cutoff=0.5) or sorted(exercises)[:3]
     fact = f"no lesson has it; there are {', '.join(map(repr, similar))}"
-    raise LabError(f"find the exercise {text!r}", fact, "use the id in the exercise's heading")
+    raise BadInput(f"find the exercise {text!r}", fact, "use the id in the exercise's heading")
 
 
 def attend() -> None:

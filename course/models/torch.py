@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from labkit.errors import LabError
+from labkit.errors import BadInput
 
 # A weight near the kink of a ReLU amplifies rounding errors. Without a stream, seed 0 and SGD(0.1) let
 # workers and one process differ by 0.005 after 20 epochs on the digits; with this one by 2e-7.
@@ -57,13 +57,13 @@ def seeded(model: nn.Module, seed: int) -> nn.Module:
 def parameter_distance(a: nn.Module | Mapping, b: nn.Module | Mapping) -> float:
     """Return the largest absolute difference between two models' weights: 0.0 if equal, NaN for a NaN.
 
-    `a` and `b` are models or their ``state_dict()``. Other names or shapes are a `LabError`.
+    `a` and `b` are models or their ``state_dict()``. Other names or shapes are `BadInput`.
     """
     first = a if isinstance(a, Mapping) else a.state_dict()
     second = b if isinstance(b, Mapping) else b.state_dict()
     if _shapes(first) != _shapes(second):
         fact = f"the shapes of their weights are {_shapes(first)} and {_shapes(second)}"
-        raise LabError("compare two models", fact, "compare models that were built by the same call")
+        raise BadInput("compare two models", fact, "compare models that were built by the same call")
     distances = []
     for name, weight in first.items():
         difference = weight.cpu().double() - second[name].cpu().double()

@@ -21,7 +21,7 @@ import numpy as np
 
 from course.schedule.ops import MESSAGES, Op
 from labkit import interrupts
-from labkit.errors import LabError, expect_int
+from labkit.errors import RunFailed, expect_int
 
 _LIMIT = 20.0  # seconds that a rank waits for another one
 _START = 60.0  # seconds for processes that start on a busy machine
@@ -49,7 +49,7 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
     A script calls it below ``if __name__ == "__main__":``, as always with `multiprocessing`.
 
     Raises:
-        LabError: a rank raised, or waited for too long.
+        RunFailed: a rank raised, or waited for too long.
     """
     from ray import cloudpickle
 
@@ -68,7 +68,7 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
     else:
         results = [pickle.loads(answers[rank].result) for rank in range(world)]
         return Measured(results, max(answer.seconds for answer in answers.values()))
-    raise LabError(attempt, fact, "run it in the simulator, which explains a deadlock")
+    raise RunFailed(attempt, fact, "run it in the simulator, which explains a deadlock")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from course.schedule.drawing import drawing
 from course.schedule.ops import COLLECTIVES, MESSAGES, Event, Op
 from labkit.display import cards
 from labkit.display.formatting import plural
-from labkit.errors import LabError, expect_int
+from labkit.errors import RunFailed, expect_int
 
 ALPHA, BETA = 0.1, 0.05  # units of time for a message, and for each megabyte of it
 MEGABYTE = 1000  # bytes that count as a megabyte, so that small arrays stand for large ones
@@ -81,7 +81,7 @@ def run(
     What the program raises says on which rank and in which line.
 
     Raises:
-        LabError: a deadlock, a message that no rank received or waited for, collectives that don't fit
+        RunFailed: a deadlock, a message that no rank received or waited for, collectives that don't fit
             together, a missing ``yield``, or a rank that changes an array of `args`.
     """
     return _Simulation(program, world, args, alpha, beta, megabyte).run()
@@ -293,7 +293,7 @@ class _Simulation:
         held = sum(size for key, size in arrays.items() if key not in self.outside)
         self.held[rank].append((now, held / self.megabyte))
 
-    def _deadlock(self) -> LabError:
+    def _deadlock(self) -> RunFailed:
         for rank, name, op in self._without_yield():
             fact = f"deadlock: `{name}` of rank {rank} is {op!r}, made without `yield`, so it was never sent"
             return self._error(f"{fact}, and the others wait for it", f"`{name} = yield {op!r}`")
@@ -334,8 +334,8 @@ class _Simulation:
         group = event.op.group or range(self.world)
         return set(group) - {call.rank for call in calls}
 
-    def _error(self, fact: str, fix: str) -> LabError:
-        return LabError(f"simulate {self.name} on {self.world} ranks", fact, fix)
+    def _error(self, fact: str, fix: str) -> RunFailed:
+        return RunFailed(f"simulate {self.name} on {self.world} ranks", fact, fix)
 
 
 def _circle(waits: dict[int, list[int]]) -> list[int]:

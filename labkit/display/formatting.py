@@ -97,3 +97,8 @@ def cleaned(text: str) -> str:
 def without_credentials(endpoint: str) -> str:
     """Return the endpoint without a user name and a password that may be in it, whatever signs these have."""
     return _CREDENTIALS.sub("", endpoint)
+
+
+def joined(*parts: str | None) -> str:
+    """Join the parts that are there, in one line."""
+    return " · ".join(part for part in parts if part)

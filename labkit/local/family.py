@@ -21,7 +21,7 @@ from typing import NamedTuple, Self
 import psutil
 
 from labkit import machine, process_info
-from labkit.errors import LabError
+from labkit.errors import BadInput
 from labkit.settings import NODE_NAME
 
 MARK = "LABKIT_GROUP"
@@ -215,7 +215,7 @@ def folder_of(home: Path) -> Path:
 
 
 def make_folder(home: Path) -> Path:
-    """Create a home and `folder_of` it. Raise an OSError, or a `LabError` if other users may enter it."""
+    """Create a home and `folder_of` it. Raise an OSError, or `BadInput` if other users may enter it."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     own = folder_of(home)
     folder = own.parent
@@ -226,6 +226,6 @@ def make_folder(home: Path) -> Path:
     is_open = stat.S_IMODE(status.st_mode) & 0o077
     if status.st_uid != os.getuid() or is_open or not stat.S_ISDIR(status.st_mode):
         fix = f"chmod 700 {folder}, or set LABKIT_HOME to a folder of yours"
-        raise LabError(f"use {folder} for sockets", "other users may enter it", fix)
+        raise BadInput(f"use {folder} for sockets", "other users may enter it", fix)
     own.mkdir(exist_ok=True)
     return own

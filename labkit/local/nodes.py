@@ -21,7 +21,7 @@ from labkit.cluster import connection
 from labkit.cluster.capacity import Node
 from labkit.cluster.handle import Cluster
 from labkit.display.progress import Waiting
-from labkit.errors import LabError, expect_int
+from labkit.errors import BadInput, NotReachable, expect_int
 from labkit.files import private_file
 from labkit.interrupts import alone, wait_until
 from labkit.local import family, supervision, temporary
@@ -100,7 +100,7 @@ class LocalCluster(Cluster):
                 return True
             except BaseException as error:
                 self._abandon()
-                if type(error) is not LabError or self._is_in_use():
+                if not isinstance(error, NotReachable) or self._is_in_use():
                     raise  # another notebook may be training there
         supervision.stop(self._home, GROUP)  # it was ending anyway
         return False
@@ -164,7 +164,7 @@ class LocalCluster(Cluster):
             resources: custom resources, such as ``{"fast_disk": 1}``.
 
         Raises:
-            LabError: the node did not join.
+            NotReachable: the node did not join.
             RunStopped: the reader interrupted; the node is gone again.
         """
         self._require_running("add a node")
@@ -192,7 +192,8 @@ class LocalCluster(Cluster):
         """Stop the processes of one node, as if its machine were switched off; wait until Ray has noticed.
 
         Raises:
-            LabError: there is no such node, it is the head (the cluster would end), or it does not go.
+            BadInput: there is no such node, or it is the head (the cluster would end).
+            NotReachable: it does not go.
         """
         self._require_running("remove a node")
         name = node.name if isinstance(node, Node) else node
@@ -200,7 +201,7 @@ class LocalCluster(Cluster):
         if name not in others:
             fact = "it is the head: the cluster would end" if name == "head" else "there is no such node"
             fix = f"use one of these: {', '.join(others) or 'none'}; lab.stop() ends all"
-            raise LabError(f"remove the node {name!r}", fact, fix)
+            raise BadInput(f"remove the node {name!r}", fact, fix)
         left = f"The processes of {name} have ended"
         with interrupts.stoppable(f"the removal of {name}", left=left) as check:
             self._stop_node(name)
@@ -216,7 +217,7 @@ class LocalCluster(Cluster):
             attempt = f"{'add' if there else 'remove'} {name}"
             fact = f"the head {'does not list' if there else 'still lists'} it after {_NOTICED_WITHIN} s"
             fix = f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again"
-            raise LabError(attempt, fact, fix)
+            raise NotReachable(attempt, fact, fix)
 
     def _leave(self) -> None:
         if self.preloader is not None:
@@ -277,7 +278,7 @@ class LocalCluster(Cluster):
         host = re.search(r"Local node IP: (\S+)", without_colours)
         if host is None:
             fix = f"read all of it in {self.folder / 'start-head.log'}"
-            raise LabError("start head", "`ray start` did not print its address", fix)
+            raise NotReachable("start head", "`ray start` did not print its address", fix)
         self.address = f"{host[1]}:{ports[0]}"
         self.dashboard_url = f"http://127.0.0.1:{ports[1]}"
         self._find_head()
@@ -310,7 +311,7 @@ class LocalCluster(Cluster):
         fact = f"`ray start` failed: {last}"
         if _NO_DASHBOARD in output:
             fact = f"its dashboard did not start{self._dashboards_error()}"
-        raise LabError(f"start {name}", fact, f"read all of it in {log}")
+        raise NotReachable(f"start {name}", fact, f"read all of it in {log}")
 
     def _run(
         self, name: str, options: list[str], log: Path, check: Callable[[], None]
@@ -339,7 +340,7 @@ class LocalCluster(Cluster):
         if slow and not wait_until(is_over, seconds=START_TIMEOUT - _SLOW_AFTER, check=check):
             fact = f"`ray start` takes more than {START_TIMEOUT} s{self._dashboards_error()}"
             fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
-            raise LabError(f"start {name}", fact, fix)
+            raise NotReachable(f"start {name}", fact, fix)
         return log.read_text(errors="replace"), process.status()
 
     def _dashboards_error(self) -> str:

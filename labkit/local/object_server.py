@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from labkit import machine, process_info
-from labkit.errors import LabError, expect_installed
+from labkit.errors import LabError, NotReachable, expect_installed
 from labkit.interrupts import alone, wait_until
 from labkit.local import family, supervision
 from labkit.settings import OTHER_HOME, Settings
@@ -108,7 +108,7 @@ def _lock(file: BinaryIO, check: Callable[[], None]) -> None:
         where = file.read(200).decode(errors="replace") or "another machine or container"
         fact = f"the server of {Path(file.name).parent} runs on {where}, which has this home too"
         fix = f"stop it there (python -m labkit stop), or use a home of your own: {OTHER_HOME}"
-        raise LabError(_ATTEMPT, fact, fix)
+        raise NotReachable(_ATTEMPT, fact, fix)
     file.truncate(0)
     file.write(platform.node().encode())
     file.flush()
@@ -174,7 +174,7 @@ def _serve(
         if not _listens(process.pid, port):
             printed = log.read_text(errors="replace").strip().splitlines()
             last = printed[-1] if printed else "it printed nothing"
-            raise LabError(attempt, last, f"the whole log is {log}")
+            raise NotReachable(attempt, last, f"the whole log is {log}")
     except BaseException:
         supervision.stop(home, group)
         raise

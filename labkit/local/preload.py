@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from labkit import process_info
-from labkit.errors import LabError
+from labkit.errors import BadInput
 from labkit.files import atomic_write
 from labkit.local import family, supervision
 from labkit.local.forkserver.worker import ENDS, REFUSED
@@ -65,7 +65,7 @@ def modules_of(preload: str | Sequence[str]) -> Modules | None:
     if isinstance(preload, str) and preload in MODULES:
         return MODULES[preload]
     fact, fix = f"preload={preload!r} is not known", 'preload="torch", preload="tensorflow", or [] for none'
-    raise LabError("import modules ahead for the workers", fact, fix)
+    raise BadInput("import modules ahead for the workers", fact, fix)
 
 
 class Preloader:

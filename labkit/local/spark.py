@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from labkit.errors import LabError, expect_installed
+from labkit.errors import BadInput, LabError, expect_installed
 from labkit.files import private_file
 from labkit.local import family, java, supervision, temporary
 from labkit.settings import OTHER_HOME, Settings
@@ -152,7 +152,7 @@ def _link(link: Path, target: Path) -> None:
 
 
 def _refuse_what_is_in_the_way() -> None:
-    """Raise a `LabError` if a variable that another tutorial has set makes `SparkSession.builder` fail."""
+    """Raise `BadInput` if a variable that another tutorial has set makes `SparkSession.builder` fail."""
     variables = [name for name in _in_the_way() if name in os.environ]
     if not variables:
         return
@@ -160,7 +160,7 @@ def _refuse_what_is_in_the_way() -> None:
     plural = len(variables) > 1
     fact = f"{values}, which another tutorial has set, {'are' if plural else 'is'} in the way"
     names = ", ".join(f'os.environ["{name}"]' for name in variables)
-    raise LabError("start Spark on this machine", fact, f"import os; del {names}, then run the cell again")
+    raise BadInput("start Spark on this machine", fact, f"import os; del {names}, then run the cell again")
 
 
 def _in_the_way() -> list[str]:

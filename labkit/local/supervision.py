@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.errors import LabError, NotReachable
 from labkit.files import atomic_write, json_object
 from labkit.interrupts import wait_until
 from labkit.local import family, supervisor, temporary
@@ -181,7 +181,7 @@ def _request(home: Path, do: str, files: list[int], **arguments: Any) -> tuple[s
     except OSError as error:
         fact = error.strerror or str(error)
         fix = f"make {home} writable, or use another home: {OTHER_HOME}"
-    raise LabError("start the lab's supervisor", fact, fix)
+    raise NotReachable("start the lab's supervisor", fact, fix)
 
 
 def _answer(connection: socket.socket, do: str, files: list[int], **arguments: Any) -> Any:
@@ -191,7 +191,7 @@ def _answer(connection: socket.socket, do: str, files: list[int], **arguments: A
     with connection.makefile("rb", buffering=0) as lines:  # what follows the line is for `_stay`
         answer = json.loads(lines.readline())
     if isinstance(answer, dict) and answer.get("error") == OTHER_VERSION:
-        raise LabError("use the lab's supervisor", OTHER_VERSION, _AGAIN)
+        raise NotReachable("use the lab's supervisor", OTHER_VERSION, _AGAIN)
     return answer
 
 

@@ -18,10 +18,11 @@ from typing import Any, ClassVar, Self
 from labkit import interrupts
 from labkit.display import tracebacks
 from labkit.display.formatting import duration
-from labkit.errors import LabError, RunStopped
+from labkit.errors import BadInput, LabError, RunStopped
 from labkit.panel.drawing import Snapshot, snapshot
 from labkit.panel.reporters import NullReporter, choose
 from labkit.panel.run import Run, record_of
+from labkit.panel.shown import Shown
 from labkit.runs.record import FILE_NAME, RunRecord, git_commit, source_of
 from labkit.settings import Settings
 
@@ -42,11 +43,12 @@ class LivePanel:
             run goes on.
 
     Raises:
-        LabError: the name isn't a string, or the panel is opened twice at the same time.
+        BadInput: the name isn't a string, or the panel is opened twice at the same time.
     """
 
     exclusive = False  # whether only one panel of this class may be open in this process
     first_phase = ""  # in which a run begins, where it has phases
+    view: Callable[[Any, float], Shown]  # what is shown of the state at a time (Unix seconds)
     loop: Any = None  # the training function, where it is known: its text goes into the record
     explain: Callable[[], None] | None = None  # sets the run's `explained`
     state: Run  # of the present run, or of the last one
@@ -63,7 +65,7 @@ class LivePanel:
     ) -> None:
         self.settings = Settings.given(settings)
         if not isinstance(name, str) or not name.strip():
-            raise LabError("make a panel", f"its name is {name!r}", 'Panel("00-baseline")')
+            raise BadInput("make a panel", f"its name is {name!r}", 'Panel("00-baseline")')
         self._name, self._given_reporter, self._live = name, reporter, live
         self._lock = threading.RLock()
         self._file_lock = threading.Lock()  # one record is written at a time; never waited for under `_lock`
@@ -147,7 +149,7 @@ class LivePanel:
         if other is not None or self.state.status == "running":
             fact = f"{(other or self).state.name!r} is open already"
             fix = "wait for its run, or make a second panel"
-            raise LabError(f"follow a run with the panel {self.state.name!r}", fact, fix)
+            raise BadInput(f"follow a run with the panel {self.state.name!r}", fact, fix)
         if self.state.over:
             self.renew()
         with interrupts.stoppable(f"the start of {self.state.name}", left="Nothing has been started"):
@@ -293,7 +295,8 @@ class LivePanel:
         """Give the reporter a snapshot. An error of drawing must not end the training: it warns, once."""
         try:
             files = [*self.files(), *kept] if self.state.over else []
-            show(snapshot(self.state, self.state.now(), files))
+            now = self.state.ended_at or self.state.now()
+            show(snapshot(self.state, self.view(self.state, now), now, files))
         except Exception as error:
             if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)

@@ -1,4 +1,4 @@
-"""From a `Run` to one frozen `Snapshot`: as HTML, live and as the summary, and as lines of text.
+"""From a `Run` and what is `Shown` of it to a frozen `Snapshot`: HTML, live and as the summary, and lines.
 
 The two figures of a panel are SVG: curves over an axis, and bars on a time axis.
 """
@@ -14,8 +14,9 @@ import jinja2
 from markupsafe import Markup
 
 from labkit.display import cards, svg
-from labkit.display.formatting import clock, number, plural, seconds, short
-from labkit.panel.run import Curve, Plot, Run, Span
+from labkit.display.formatting import clock, duration, joined, number, plural, seconds, short
+from labkit.panel.run import Run, Span
+from labkit.panel.shown import Curve, Plot, Shown
 from labkit.runs.verdict import PARTS, in_words
 
 _TEXT_SHOWN, _FAILURE_SHOWN, _NAME_SHOWN = 16_000, 4_000, 80  # characters
@@ -34,45 +35,51 @@ class Snapshot:
     lines: tuple[tuple[Hashable, str], ...]  # the latest of a log by keys that stay; the last: how it ended
 
 
-def snapshot(run: Run, now: float, files: Sequence[tuple[str, str]] = ()) -> Snapshot:
-    """What there is to show at `now` (Unix seconds). The run must not change meanwhile.
+def snapshot(run: Run, shown: Shown, now: float, files: Sequence[tuple[str, str]] = ()) -> Snapshot:
+    """Draw a run at `now` (Unix seconds). It must not change meanwhile.
 
-    `files` are those that the summary lists, as (what, path).
+    Args:
+        shown: what is shown of it at that time.
+        files: those that the summary lists, as (what, path).
     """
-    now = run.ended_at or now
-    run.fill(now)
     return Snapshot(
         name=short(run.name, _NAME_SHOWN),
-        subtitle=run.subtitle,
+        subtitle=shown.subtitle,
         over=run.over,
         seconds=run.elapsed(now),
-        html=Markup(_template().render(run=run, now=now, files=files)),
-        lines=tuple(_lines(run)),
+        html=Markup(_template().render(run=run, shown=shown, now=now, files=files)),
+        lines=tuple(_lines(run, shown)),
     )
 
 
-def _lines(run: Run) -> Iterator[tuple[Hashable, str]]:
-    if run.brief and not run.over:
+def _lines(run: Run, shown: Shown) -> Iterator[tuple[Hashable, str]]:
+    if shown.brief and not run.over:
         return
-    if not run.brief:
-        yield "begin", run.subtitle
+    if not shown.brief:
+        yield "begin", shown.subtitle
     for place, line in enumerate(run.prints, run.printed - len(run.prints)):
         yield ("print", place), line
-    yield from run.news
-    for note in run.notes:
+    yield from shown.news
+    for note in shown.notes:
         yield ("note", note), note
     for place, line in enumerate(run.hang):
         yield ("hang", run.heard_at, place), line
     for place, failure in enumerate(run.failures):
         yield ("failure", place), run.failed(failure)
     if run.over:
-        for who, shares in run.strip:
+        for who, shares in shown.strip:
             yield ("strip", who), f"{who}: {in_words(shares)}"
-        if run.verdict:
-            yield "verdict", run.verdict
+        if shown.verdict:
+            yield "verdict", shown.verdict
         for who, text in _errors(run):
             yield ("error", text), f"{who}\n{text}".lstrip()
-        yield "end", run.last_line()
+        yield "end", joined(f"{run.status} after {_time(run)}", shown.what, shown.result)
+
+
+def _time(run: Run) -> str:
+    """Return ``01:41: start 8.1 s · data 2.0 s · training 84 s``."""
+    spent = [f"{name} {seconds(value)}" for name, value in run.time_breakdown().items() if value >= 0.05]
+    return ": ".join(filter(None, [duration(run.elapsed()), joined(*spent)]))
 
 
 def _errors(run: Run) -> list[tuple[str, str]]:
@@ -86,7 +93,7 @@ def _errors(run: Run) -> list[tuple[str, str]]:
     return [(f"{', '.join(who)}:", text) for text, who in whose.items()][:_ERRORS_SHOWN]
 
 
-def _means(strip: list[tuple[str, Sequence[float]]]) -> list[tuple[str, float]]:
+def _means(strip: Sequence[tuple[str, Sequence[float]]]) -> list[tuple[str, float]]:
     """The parts with the mean share of all ranks."""
     shares = zip(*(shares for _, shares in strip), strict=True)
     return [(part, sum(of_part) / len(strip)) for part, of_part in zip(PARTS, shares, strict=True)]
@@ -105,7 +112,7 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(loader=folder, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {"plot": plot, "timeline": timeline, "table": cards.table, "errors": _errors}
     environment.globals |= {"style": Markup(cards.STYLE), "printed": _printed, "plural": plural}
-    environment.globals |= {"in_words": in_words, "means": _means}
+    environment.globals |= {"in_words": in_words, "means": _means, "time": _time}
     environment.filters |= {"short": short, "seconds": seconds, "clock": clock}
     return environment.get_template("panel.html.j2")
 
@@ -188,7 +195,7 @@ def _ticks(x: svg.Axis, values: set[float]) -> list[Markup]:
     return parts
 
 
-def timeline(spans: list[Span]) -> Markup:
+def timeline(spans: Sequence[Span]) -> Markup:
     """Training and validations on one time axis: what overlaps, and what failed."""
     zero, end = min(span.begin for span in spans), max(span.end for span in spans)
     axis = svg.Axis(zero, max(end, zero + 0.1), _AXIS_LEFT, _AXIS_WIDTH - _AXIS_RIGHT)

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from labkit.panel import training_view
 from labkit.panel.base import LivePanel
 from labkit.panel.training import TrainingRun
 from labkit.worker import Tracker
@@ -21,11 +22,22 @@ from labkit.worker.hooks import current, following, numbers
 from labkit.worker.remote import RemoteTracker
 
 
-class Panel(LivePanel, Tracker):
+class PanelTracker(Tracker):
+    """The tracker of a panel in its own process. Pickled into another one (with the training function), it is
+    a `RemoteTracker` that reports back to this panel."""
+
+    def __init__(self, panel: "Panel") -> None:
+        super().__init__(panel.run_id, panel.receive)
+        self._panel = panel
+
+    def __reduce__(self) -> tuple:
+        return self._panel.remote, self._panel.where_to_report()
+
+
+class Panel(LivePanel):
     """Follows one run in a ``with`` block around it, as `LivePanel` does, whose arguments and errors it has.
 
-    A loop in this process is followed from outside (see `labkit.worker.hooks`). Pickled into another
-    process (with the training function), the panel becomes a `RemoteTracker` that reports back to this one.
+    A loop in this process is followed from outside (see `labkit.worker.hooks`), in others with `tracker`.
 
     Args:
         about: what is shown and recorded, as far as known: `epochs`, `dataset` (its name, or
@@ -36,16 +48,16 @@ class Panel(LivePanel, Tracker):
     """
 
     first_phase = "preparing"
+    view = staticmethod(training_view.shown)
+    remote = RemoteTracker  # what the tracker is in another process
     state: TrainingRun
+    tracker: PanelTracker  # of the present run
 
     def __init__(self, name: str, **about: Any) -> None:
         options = {key: about.pop(key) for key in ("settings", "reporter", "live") if key in about}
         self._about = about
         self._listener: Any = None
         super().__init__(name, **options)
-
-    def __reduce__(self) -> tuple:
-        return RemoteTracker, self.where_to_report()
 
     def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
         """Report the metrics of an epoch that is done, in this process (Ray's report is seen)."""
@@ -55,7 +67,7 @@ class Panel(LivePanel, Tracker):
         follower, place = current(), {}
         if follower is not None:
             place = follower.place(metrics.get("epoch") if epoch is None else epoch)
-        self.emit("report", metrics=numbers(metrics), epoch=epoch, **place)
+        self.tracker.emit("report", metrics=numbers(metrics), epoch=epoch, **place)
 
     # -- events --------------------------------------------------------------------------------------
 
@@ -68,19 +80,14 @@ class Panel(LivePanel, Tracker):
 
     def where_to_report(self) -> tuple[str, Any]:
         """(run id, address): what another process needs to report to this run; None if it isn't open."""
-        address = None
-        if self.state.status == "running":
-            try:
-                address = self.listen().address
-            except (OSError, ImportError) as error:
-                fact = f"this kernel cannot listen on {self.host()}: {error}. The training itself goes on"
-                warnings.warn(
-                    f"nothing of {self.state.name!r} will be seen here, because {fact}", stacklevel=2
-                )
-        elif self.state.status == "ready":
-            fact = "it goes to another process before it is open: send it inside its `with` block"
+        if self.state.status != "running":
+            return self.run_id, None
+        try:
+            return self.run_id, self.listen().address
+        except (OSError, ImportError) as error:
+            fact = f"this kernel cannot listen on {self.host()}: {error}. The training itself goes on"
             warnings.warn(f"nothing of {self.state.name!r} will be seen here, because {fact}", stacklevel=2)
-        return self.run_id, address
+            return self.run_id, None
 
     def receive(self, event: dict[str, Any]) -> None:
         """Take in one event of this run; those of others (a worker that outlived its own) are ignored."""
@@ -108,18 +115,14 @@ class Panel(LivePanel, Tracker):
 
     def surroundings(self) -> contextlib.AbstractContextManager:
         """The hooks that follow a loop in this process."""
-        return contextlib.nullcontext() if self.trains_elsewhere() else following(self)
-
-    def working(self) -> contextlib.AbstractContextManager:
-        """For the time of a training function; only a `RemoteTracker` has something to do there."""
-        return contextlib.nullcontext()
+        return contextlib.nullcontext() if self.trains_elsewhere() else following(self.tracker)
 
     def new_state(self) -> TrainingRun:
         return TrainingRun(self._name, **self._about)
 
     def renew(self) -> None:
         super().renew()
-        Tracker.__init__(self, self.run_id, self.receive)
+        self.tracker = PanelTracker(self)
 
     def hang_up(self) -> None:
         listener, self._listener = self._listener, None

@@ -1,24 +1,20 @@
-"""`Run`: what any engine's run is. Adapters fill it; panel, summary, text and record are drawn from it.
+"""`Run`: what has happened in a run of any engine; the record is made of it.
 
-An adapter keeps the facts of its engine in a subclass. When the panel is drawn, `fill` turns them into what
-is shown: phases, progress, tiles, tables, curves, spans, notes. Only `labkit.panel.drawing` knows HTML.
+An adapter keeps the facts of its engine in a subclass. What is shown of them is a `labkit.panel.shown.Shown`.
 """
 
 import re
 import time
 from collections import deque
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from labkit.display.formatting import cleaned, duration, seconds
+from labkit.display.formatting import cleaned
 from labkit.machine import installed_versions, this_host
 from labkit.runs.record import RunRecord, folder_of, this_process
-
-Mark = tuple[str, str]  # (kind, words), as `labkit.display.cards.mark` takes them
 
 # The line above a traceback's frames, also behind the name of what passes it on; it says nothing itself.
 _IS_A_HEAD = re.compile(r"(^|: ?|traceback: )Traceback( \(most recent call last\):?)?:?$")
@@ -50,38 +46,6 @@ class Span:
     status: str = ""  # of a validation: "validated", "failed", "timed out", or "" while it runs
 
 
-@dataclass
-class Table:
-    """Rows under a head; a cell is text or a `Mark`."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str | Mark]]
-    more: int = 0  # rows that there are besides these
-    stays: bool = True  # whether the summary has it, too
-    widths: Sequence[int] = ()  # of the columns in percent, for a table whose numbers change
-
-
-@dataclass
-class Curve:
-    """Points (x, y). `look`: "main", "second" (its scale is at the right), "pale" or "pale second" (behind
-    them, in their scales), or "grey"."""
-
-    name: str
-    points: list[tuple[float, float]]
-    look: str = "main"
-
-
-@dataclass
-class Plot:
-    """Curves over one x axis from `begin` to `end`; `marks` are dotted verticals."""
-
-    label: str
-    curves: list[Curve]
-    end: float
-    begin: float = 0.0
-    marks: Sequence[float] = ()
-
-
 class Thinned(list):
     """A list of at most `most` items: of a longer series, it keeps every second item, every fourth, …"""
 
@@ -100,7 +64,7 @@ class Thinned(list):
 
 @dataclass(eq=False, repr=False)
 class Run:
-    """One run: what happened, and below that what `fill` makes of it for those who look."""
+    """One run: what has happened."""
 
     name: str
     engine: str = "one process"  # in the record's words: "Ray Train", …
@@ -113,7 +77,6 @@ class Run:
     printed: int = 0  # how many there were
     failures: list[Failure] = field(default_factory=list)
     unit: str = "rank"  # what their `rank` counts
-    brief: bool = False  # whether a log has nothing of it but its end
     hang: list[str] = field(default_factory=list)  # what each worker waits for, if nothing is heard …
     heard_at: float = 0.0  # … since then
     waits: str = ""  # for which resources it waits, if nothing is heard
@@ -121,25 +84,7 @@ class Run:
     version: int = 0  # grows with each event: a panel is drawn only when there is something new
     _phase_began: float = 0.0
 
-    subtitle: str = ""  # on what it runs
-    steps: list[Mark] = field(default_factory=list)  # a line of phases, or of counts
-    progress: tuple[float | None, str] | None = None  # share that is done, if known, and words
-    tiles: list[tuple[str, str]] = field(default_factory=list)  # large numbers: (value, name)
-    tables: list[Table] = field(default_factory=list)
-    plot: Plot | None = None
-    spans: list[Span] = field(default_factory=list)
-    # Whose, and the share of each part of its steps.
-    strip: list[tuple[str, Sequence[float]]] = field(default_factory=list)
-    verdict: str = ""  # why it is slow, in a sentence
-    notes: list[str] = field(default_factory=list)  # what is wrong, or happened meanwhile
-    what: str = ""  # was done in the time that it took ("10 epochs")
-    result: str = ""  # what came out, in one line
-    news: list[tuple[Hashable, str]] = field(default_factory=list)  # lines of a log, by keys that stay
-
     # -- what an adapter overrides -------------------------------------------------------------------
-
-    def fill(self, now: float) -> None:
-        """Set what is shown at `now` (Unix seconds)."""
 
     def time_breakdown(self, now: float | None = None) -> dict[str, float]:
         """Where the time went: seconds by part."""
@@ -196,7 +141,7 @@ class Run:
             spent[self.phase] += max((now or self.now()) - self._phase_began, 0.0)
         return spent
 
-    # -- what happens, and what is said about it -----------------------------------------------------
+    # -- what happens ---------------------------------------------------------------------------------
 
     def fail(self, text: str, rank: int | None = None) -> None:
         """Something raised; `text` is its short traceback."""
@@ -211,24 +156,6 @@ class Run:
         who = "" if failure.rank is None else f"{self.unit} {failure.rank} "
         told = who and failure.message.startswith(who)  # "rank 1 is gone: …"
         return failure.message if told else f"{who}failed: {failure.message}"
-
-    def took(self) -> str:
-        """``10 epochs in 01:41: start 8.1 s · data 2.0 s · training 84 s``."""
-        return f"{f'{self.what} in' if self.what else 'after'} {duration(self.elapsed())}{self._spent()}"
-
-    def last_line(self) -> str:
-        """How it ended, for a log."""
-        how = f"{self.status} after {duration(self.elapsed())}{self._spent()}"
-        return joined(how, self.what, self.result)
-
-    def _spent(self) -> str:
-        spent = [f"{name} {seconds(value)}" for name, value in self.time_breakdown().items() if value >= 0.05]
-        return f": {' · '.join(spent)}" if spent else ""
-
-
-def joined(*parts: str | None) -> str:
-    """The parts that are there, in one line."""
-    return " · ".join(part for part in parts if part)
 
 
 def whole(value: Any) -> int | None:

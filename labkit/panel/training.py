@@ -1,6 +1,6 @@
-"""A training run: takes in the events of its workers, and says what is shown of them.
+"""The facts of a training run: it takes in the events of its workers, and counts.
 
-`labkit.worker` lists the events.
+`labkit.worker` lists the events; `labkit.panel.training_view` says what is shown.
 """
 
 import math
@@ -9,31 +9,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.display import formatting
-from labkit.display.formatting import UNKNOWN, count, number, plural, seconds, short, short_metrics, size
-from labkit.panel.run import Curve, Mark, Plot, Run, Span, Table, Thinned, joined, whole
+from labkit.panel.run import Run, Span, Thinned, whole
 from labkit.panel.workers import Workers, WorkerState
 from labkit.runs.verdict import Verdict, verdict
 from labkit.worker.hooks import number_of
-from labkit.worker.parts import NO_BACKWARD
 
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
 
 _POINTS_KEPT = 240  # about one per pixel of the curve
-_SPANS_KEPT, _CHECKPOINTS_SHOWN, _WORKERS_SHOWN, _REPORTS_SHOWN = 900, 6, 8, 240
-_COUNTS = {"epoch", "epochs", "step", "steps", "global_step", "rank", "workers", "world", "world_size"}
+_SPANS_KEPT = 900
 _JUDGED_EVERY = 1.0  # seconds between two verdicts on a run that goes on; one of 64 ranks takes 6 ms
-_STEPS_UNSEEN = 20  # after which a panel says that the parts of steps aren't measured
-_DAY = 86_400.0
-_PHASES = {"starting": "starting workers", "loading": "loading data"}
-_STATUSES = {
-    "committed": ("ok", "✓ saved"),
-    "pending": ("wait", "○ waits for validation"),
-    "validated": ("ok", "✓ validated"),
-    "failed": ("bad", "✕ validation failed"),
-    "timed out": ("bad", "✕ timed out"),
-}
-_SAID = {"validated": "validated", "failed": "validation failed", "timed out": "timed out"}
 
 
 @dataclass
@@ -58,7 +43,7 @@ class CheckpointState:
         """``epoch 3``, or ``step 300`` of a loop that reports steps instead."""
         if "step" in self.metrics and "epoch" not in self.metrics:
             return f"step {self.metrics['step']}"
-        return f"epoch {_done(self.epoch)}" if self.epoch else "before epoch 1"
+        return f"epoch {epochs_in_words(self.epoch)}" if self.epoch else "before epoch 1"
 
     @property
     def validating(self) -> bool:
@@ -71,7 +56,7 @@ class CheckpointState:
             return None
         status = self.status if self.status in DECIDED else "failed" if self.reason else ""
         end = (self.decided_at or now) if self.seconds is None else self.begun_at + self.seconds
-        return Span("validation", _done(self.epoch), self.begun_at, max(end, self.begun_at), status)
+        return Span("validation", epochs_in_words(self.epoch), self.begun_at, max(end, self.begun_at), status)
 
     def count_from(self, first: int) -> None:
         """Set its epoch from its metrics, in which the first epoch has the number `first`."""
@@ -159,13 +144,13 @@ class TrainingRun(Run):
         self._lengths: dict[int, int] = {}  # epoch -> its steps, or the most seen so far
         self._points = Thinned(_POINTS_KEPT)  # (epoch, step, metrics)
         self._latest: dict[str, Any] = {}
-        self._reports: list[Report] = []  # one for each entry of `history`
+        self.reports: list[Report] = []  # one for each entry of `history`
         self._first: int | None = None  # the number of the first epoch in them, 0 or 1, once that is known
         self._counts_fractions = False  # whether an epoch in them is how many are done, as 2.5
         self._evidence: list[tuple[int, float]] = []  # of `counted_from`
         self._trained_from: int | None = None  # the first report that tells how far the loop is
-        self._loop_notes: list[str] = []
-        self._names_cause = verdict
+        self.loop_notes: list[str] = []
+        self.names_cause = verdict
         self._verdict: Verdict | None = None  # the latest …
         self._judged_at = 0.0  # … and when it was computed
 
@@ -213,10 +198,10 @@ class TrainingRun(Run):
     def exceeds(self) -> bool:
         """Whether it has more passes over its loaders than epochs: then these are something else."""
         leader = self.workers.leader
-        return leader is not None and max(leader.epoch, self._reported - 1) >= (self.epochs or math.inf)
+        return leader is not None and max(leader.epoch, self.epochs_reported - 1) >= (self.epochs or math.inf)
 
     @property
-    def _reported(self) -> int:
+    def epochs_reported(self) -> int:
         """Epochs that were reported, of a loop whose steps are not seen, such as Keras's.
 
         One report may be of the untrained model.
@@ -229,7 +214,7 @@ class TrainingRun(Run):
             return None
         if self.epochs:
             leader = self.workers.leader
-            done = self._reported or (leader.epochs_done if leader is not None else 0)
+            done = self.epochs_reported or (leader.epochs_done if leader is not None else 0)
             return min(done / self.epochs, 1.0)
         return min(self.made / self.steps_of_run, 1.0) if self.steps_of_run else None
 
@@ -243,12 +228,12 @@ class TrainingRun(Run):
         return max(now - since, 0.0) * (1 - done) / (done - begun)
 
     @property
-    def _knows_rows(self) -> bool:
+    def knows_rows(self) -> bool:
         return self.fed and all(worker.counted for worker in self.workers.values())
 
     def rows_per_second(self) -> float:
         """Rows per second of all workers together; 0 where the number of rows is unknown."""
-        return sum(worker.rows_per_second for worker in self.workers.values()) if self._knows_rows else 0.0
+        return sum(worker.rows_per_second for worker in self.workers.values()) if self.knows_rows else 0.0
 
     def waiting_share(self) -> float | None:
         """Share of the epochs' time in which rank 0 waited for data. The first batch counts as start."""
@@ -292,6 +277,22 @@ class TrainingRun(Run):
         """The latest metrics, of a report or of a step; when the run is over, those of the last report."""
         latest = self.history[-1] if self.over and self.history else self._latest
         return {name: value for name, value in latest.items() if name != "epoch"}
+
+    @property
+    def validates(self) -> bool:
+        """Whether its checkpoints are validated: then what the loop reports is not the last word."""
+        return any(one.status in ("pending", *DECIDED) for one in self.checkpoints)
+
+    def validated(self) -> dict[str, Any]:
+        """What the latest validations have measured."""
+        late = (one.late for one in self.checkpoints if one.status == "validated")
+        return {name: value for metrics in late for name, value in metrics.items()}
+
+    def placed_reports(self, most: int) -> list[tuple[float, dict[str, Any]]]:
+        """(place on the axis of epochs that are done, metrics) of at most `most` reports, and of the last."""
+        reports = list(zip(self.reports, self.history, strict=True))
+        reports = reports[:: -(len(reports) // most + 1)]
+        return [(self._place_of(report, entry["epoch"]), entry) for report, entry in reversed(reports)]
 
     def timeline(self, now: float) -> list[Span]:
         """Training and validations of a run that validates; other runs need no such figure."""
@@ -354,7 +355,7 @@ class TrainingRun(Run):
     def on_saved(self, event: dict[str, Any]) -> None:
         if event["rank"] == 0 and self.workers.of(event) is not None:
             epochs, steps = self._base
-            self._saved.append((epochs + event["epoch"], steps + event["step"], len(self._reports)))
+            self._saved.append((epochs + event["epoch"], steps + event["step"], len(self.reports)))
 
     def on_end(self, event: dict[str, Any]) -> None:
         worker = self.workers.of(event)
@@ -435,10 +436,10 @@ class TrainingRun(Run):
                 self._go_back()
             passes += self.earlier + self._base[0]
             if self._trained_from is None:
-                self._trained_from = len(self._reports)
+                self._trained_from = len(self.reports)
         epoch = number_of(metrics.get("epoch") if epoch is None else epoch)
-        report = Report(len(self._reports), epoch, passes, event.get("step", 0))
-        self._reports.append(report)
+        report = Report(len(self.reports), epoch, passes, event.get("step", 0))
+        self.reports.append(report)
         if self.sizes and not self.first_step_at and self.phase != "training":
             # A loop without steps trains since its workers began, and since its next report after a wait.
             self.enter("training", event["at"] if "training" in self.phases else self.sizes[0][0])
@@ -474,7 +475,7 @@ class TrainingRun(Run):
     def _count_from(self, first: int | None) -> None:
         """Number all reports and checkpoints again: it has become known how the loop counts."""
         self._first = first
-        for report, entry in zip(self._reports, self.history, strict=True):
+        for report, entry in zip(self.reports, self.history, strict=True):
             entry["epoch"] = self._epoch_of(report)
         for checkpoint in self.checkpoints:
             checkpoint.count_from(first or 0)
@@ -514,8 +515,8 @@ class TrainingRun(Run):
 
     def on_note(self, event: dict[str, Any]) -> None:
         text = str(event["text"])
-        if text not in self._loop_notes:
-            self._loop_notes.append(text)
+        if text not in self.loop_notes:
+            self.loop_notes.append(text)
 
     def on_checkpoint(self, event: dict[str, Any]) -> None:
         known = len(self.checkpoints)
@@ -555,229 +556,6 @@ class TrainingRun(Run):
             self.checkpoints.append(known)
         return known
 
-    # -- what is shown ------------------------------------------------------------------------------
-
-    def fill(self, now: float) -> None:
-        workers = plural(self.world_size, "worker") if self.engine != "one process" else ""
-        rows = f"{self.rows:,} rows" if self.rows else ""
-        self.subtitle = joined(self.engine, workers, self.dataset, rows)
-        self.steps = list(self._shown_phases(now))
-        self.progress = self.fraction(), self._headline(now)
-        self.tiles = list(self._shown_tiles())
-        self.tables = [*self._shown_workers(), *self._shown_checkpoints(now)]
-        self.plot, self.spans = self._shown_curves(), self.timeline(now)
-        self._fill_verdict(now)
-        waits = "" if self.over else self.waits
-        notes = (self._changes(), self.note, waits, self._no_batch(), *self._loop_notes)
-        self.notes = [note for note in notes if note]
-        epochs = len(self.epoch_seconds) or (self._reported if self._reported <= (self.epochs or 0) else 0)
-        self.what = plural(epochs, "epoch") if epochs else ""
-        self.result = self._result()
-        self.news = list(self._log())
-        if self.over and not self.spans and len(self.curve) + len(self.history) < 3:  # nothing to see
-            self.plot, self.tiles = None, []
-        elif self.over and not self.plot.curves:  # it reported counts alone
-            self.plot = None
-
-    def _fill_verdict(self, now: float) -> None:
-        verdict = self.find_verdict(now)
-        shares = list((verdict.shares or {}).items())[:_WORKERS_SHOWN]
-        self.strip = [(f"rank {rank}", of_rank) for rank, of_rank in shares]
-        unseen = {worker.unseen for worker in self.workers.values() if worker.made > _STEPS_UNSEEN}
-        says_why = self._names_cause and (verdict.shares or unseen - {"", NO_BACKWARD})
-        self.verdict = verdict.sentence if says_why else ""
-
-    def _headline(self, now: float) -> str:
-        """Where the run is: ``epoch 7 of 10 · step 14 of 22 · about 19 s left``."""
-        worker = self.workers.leader
-        if worker is None or not (self.first_step_at or self._reported):
-            return _PHASES.get(self.phase, self.phase)
-        if self.pending and self.fraction() == 1.0:
-            return f"all epochs are trained · {plural(self.pending, 'validation')} left"
-        left, last = self.eta(now), self.epochs if self.epochs and not self.exceeds else math.inf
-        step = f"step {worker.step}" + (f" of {worker.total}" if worker.total else "") if worker.begun else ""
-        epoch = min((self._reported or worker.epoch) + 1, last)
-        # A run that is between two epochs is drawn at the end of the first.
-        return joined(
-            "" if self.counts_steps else f"epoch {epoch}" + (f" of {last}" if last < math.inf else ""),
-            f"step {self.made} of {self.steps_of_run}" if self.steps_of_run else step,
-            "" if left is None else f"about {seconds(left)} left" if left >= 1 else "nearly done",
-        )
-
-    def _shown_phases(self, now: float) -> Iterator[Mark]:
-        """The phases passed; loading and training alternate, so each name appears once."""
-        for name, spent in self.phase_seconds(now).items():
-            words = f"{_PHASES.get(name, name)} {seconds(spent)}"
-            yield ("now", f"● {words}") if name == self.phase else ("ok", f"✓ {words}")
-
-    def _shown_tiles(self) -> Iterator[tuple[str, str]]:
-        """The two most telling metrics of those that are reported, rows per second, waiting for data."""
-        reported = {name for report in self.history for name in report}
-        metrics = dict(self._measured(self.metrics()))
-        metrics = {name: value for name, value in metrics.items() if name in reported} or metrics
-        validated = dict(self._measured(self._validated()))
-        for name in _ranked(metrics | validated)[:2]:
-            which = ", validated" if name in validated else ", reported" if self._validates else ""
-            yield number(validated.get(name, metrics.get(name))), short(name, 24 - len(which)) + which
-        waiting = self.waiting_share()
-        if not self.first_step_at:
-            yield UNKNOWN, "rows/s"
-        elif self._knows_rows:
-            yield count(self.rows_per_second()), "rows/s"
-        yield UNKNOWN if waiting is None else f"{waiting:.0%}", "waiting for data"
-
-    def _shown_workers(self) -> Iterator[Table]:
-        workers, slowest = [self.workers[rank] for rank in sorted(self.workers)], self.workers.slowest
-        rows = [_row(one, slowest=one is slowest) for one in workers[:_WORKERS_SHOWN]]
-        if rows:
-            head = ("rank", "node", "pid", "step", "rows/s", "waiting", "memory")
-            yield Table(head, rows, more=len(workers) - len(rows), stays=False)
-
-    def _shown_checkpoints(self, now: float) -> Iterator[Table]:
-        rows = []
-        for one in reversed(self.checkpoints[-_CHECKPOINTS_SHOWN:]):
-            given = {name: value for name, value in one.metrics.items() if name not in one.late}
-            rows.append((one.label, size(one.bytes), self._words(given, 2), self._status(one, now)))
-        if rows:
-            head = ("checkpoint", "size", "metrics", "status")
-            yield Table(head, rows, more=len(self.checkpoints) - len(rows))
-
-    def _status(self, one: CheckpointState, now: float) -> Mark:
-        kind, words = _STATUSES.get(one.status, ("dim", one.status))
-        if self.over and one.status == "pending":
-            words = "○ not validated yet"
-        elif one.validating and one.begun_at is not None and not self.over:
-            kind, words = "wait", f"● validating {seconds(now - one.begun_at)}"
-        elif late := self._words(one.late, 2):
-            words = f"✓ {late}"
-        elif one.status == "timed out" and one.begun_at and one.decided_at:
-            words += f" after {seconds(one.decided_at - one.begun_at)}"
-        elif one.status == "failed" and one.reason:
-            words += f": {short(one.reason, 60)}"
-        if one.deleted:
-            kind, words = "dim", "deleted" if one.status == "committed" else f"{words} · deleted"
-        return kind, words
-
-    def _shown_curves(self) -> Plot:
-        """Two metrics over the epochs: the first with its scale at the left, the second at the right.
-
-        Those that are reported are drawn, and pale behind them their values in single steps.
-        """
-        history = list(zip(self._reports, self.history, strict=True))
-        history = history[:: -(len(history) // _REPORTS_SHOWN + 1)]
-        reports = [(self._place_of(report, entry["epoch"]), entry) for report, entry in reversed(history)]
-        # What a validation brings comes when its epoch is long over.
-        reports += [(float(one.epoch), one.late) for one in self.checkpoints if one.epoch]
-        steps, reported, latest = self._series(self.curve), self._series(reports), self.metrics()
-        behind, curves = [], []
-        for name, look in zip(_ranked(steps | reported)[:2], ("main", "second"), strict=False):
-            points = reported.get(name) or steps[name]
-            if name in reported and name in steps:
-                behind.append(Curve(name, steps[name], "pale" if look == "main" else "pale second"))
-            words = f"{short(name, 16)} {number(latest.get(name, points[-1][1]))}"
-            curves.append(Curve(words, points, look))
-        last = max((curve.points[-1][0] for curve in behind + curves), default=0.0)
-        end = max(self.epochs or 0, math.ceil(last), 1)
-        return Plot("report" if self.counts_steps else "epoch", behind + curves, end)
-
-    def _series(self, rows: Iterable[tuple[float, dict[str, Any]]]) -> dict[str, list[tuple[float, float]]]:
-        """The points of each metric; one for each place, in order: an epoch may have been repeated."""
-        found: dict[str, dict[float, float]] = {}
-        for x, metrics in rows:
-            for name, value in self._measured(metrics):
-                if abs(value) < 1e12:
-                    found.setdefault(name, {})[x] = value
-        return {name: sorted(points.items()) for name, points in found.items()}
-
-    def _measured(self, metrics: dict[str, Any]) -> Iterator[tuple[str, float]]:
-        """The metrics that measure something: numbers, but no counts and no moments of this run."""
-        for name, value in metrics.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if is_number and name not in _COUNTS and not self._is_moment(value):
-                yield name, value
-
-    def _is_moment(self, value: Any) -> bool:
-        """Whether a metric is a Unix time, such as when a validation began; the record has it."""
-        return isinstance(value, float) and abs(value - self.started_at) < _DAY < self.started_at
-
-    def _words(self, metrics: dict[str, Any], most: int = 4) -> str:
-        return short_metrics({n: v for n, v in metrics.items() if not self._is_moment(v)}, most)
-
-    def _changes(self) -> str:
-        """Restarts, what they cost, and the numbers of workers over time: ``2 → 1 (00:41) workers``."""
-        again = f"workers started again {self.workers.restarts} ×" if self.workers.restarts else ""
-        again += f", {plural(self.repeated, 'step')} trained twice" if self.repeated else ""
-        sizes = " → ".join(f"{n} ({formatting.clock(at - self.started_at)})" for at, n in self.sizes[1:])
-        return joined(again, f"{self.sizes[0][1]} → {sizes} workers" if sizes else "")
-
-    def _no_batch(self) -> str:
-        """Which ranks had no batch: a shard without rows."""
-        ranks = " and ".join(f"rank {rank}" for rank in sorted(self.empty)[:3])
-        return f"{ranks} got no batch: its shard is empty (fewer rows than workers?)" if ranks else ""
-
-    def _result(self) -> str:
-        """``loss 0.141 · accuracy 0.967 · 18.1 k rows/s · 10 checkpoints · 3 kept``."""
-        waiting, words = self.waiting_share() or 0.0, {**_SAID, "pending": "not validated yet"}
-        found = [one.status for one in self.checkpoints]
-        validated = self._validated()
-        metrics = {name: value for name, value in self.metrics().items() if name not in validated}
-        reported, decided = self._words(metrics), self._words(validated)
-        return joined(
-            f"reported {reported}" if self._validates and reported else reported,
-            f"validated {decided}" if decided else "",
-            self._rate(),
-            f"{waiting:.0%} of each epoch waiting for data" if waiting >= 0.005 and not self.strip else "",
-            plural(len(found), "checkpoint") if found else "",
-            f"{self.kept} kept" if self.kept < len(found) else "",
-            *(f"{found.count(status)} {said}" for status, said in words.items() if status in found),
-        )
-
-    def _log(self) -> Iterator[tuple[tuple, str]]:
-        """Lines of a log: each phase until the first report, each report, each decided checkpoint."""
-        # Loading and training alternate in every epoch; once each is news, after that the epochs are.
-        for name in self.phases if not self.history else ():
-            yield ("phase", name), _PHASES.get(name, name)
-        for index, report in list(enumerate(self.history))[-20:]:
-            of = f"/{self.epochs}" if report["epoch"] < (self.epochs or 0) else ""
-            place = self._reports[index]
-            done = place.epoch if place.epoch is not None and place.epoch % 1 else report["epoch"] + 1
-            # A loop that counts steps has its step among the metrics.
-            epoch = "" if self.counts_steps else f"epoch {_done(done)}{of}"
-            yield ("report", index), joined(epoch, self._words(report), self._rate())
-        for one in self.checkpoints:
-            if one.status in _SAID:
-                words = self._words(one.late) or one.reason
-                yield ("decided", one.path), f"{one.label}: {_SAID[one.status]} {words}".rstrip()
-
-    @property
-    def _validates(self) -> bool:
-        """Whether its checkpoints are validated: then what the loop reports is not the last word."""
-        return any(one.status in ("pending", *DECIDED) for one in self.checkpoints)
-
-    def _validated(self) -> dict[str, Any]:
-        """What the latest validations have measured."""
-        late = (one.late for one in self.checkpoints if one.status == "validated")
-        return {name: value for metrics in late for name, value in metrics.items()}
-
-    def _rate(self) -> str:
-        return f"{count(self.rows_per_second())} rows/s" if self.rows_per_second() >= 1 else ""
-
-
-def _row(one: WorkerState, *, slowest: bool) -> tuple[str | Mark, ...]:
-    """A row of the table of workers; the one that holds up the others is marked."""
-    rate, waits = UNKNOWN, UNKNOWN
-    if one.seconds > 0:
-        rate = count(one.rows_per_second) if one.counted else UNKNOWN
-        waits = f"{one.waiting_share:.0%}"
-    memory = size(one.memory) + (f", GPU {size(one.gpu_memory)}" if one.gpu_memory is not None else "")
-    rank = ("wait", f"{one.rank} slow") if slowest else str(one.rank)
-    return rank, one.node, str(one.pid), str(one.step) if one.begun else UNKNOWN, rate, waits, memory
-
-
-def _ranked(names: Iterable[str]) -> list[str]:
-    """The most telling first: the loss, then an accuracy."""
-    return sorted(names, key=lambda name: (name != "loss", "accuracy" not in name, name))
-
 
 def counted_from(reports: list[tuple[int, float]]) -> int:
     """Return the number, 0 or 1, of the first epoch of a loop, from its first one or two reports.
@@ -797,6 +575,6 @@ def _plain(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
-def _done(epochs: float) -> str:
+def epochs_in_words(epochs: float) -> str:
     """``3`` epochs, or ``2.5``."""
     return str(int(epochs)) if epochs == int(epochs) else f"{round(epochs, 2):g}"

@@ -3,8 +3,8 @@
     with SparkPanel("07-local", epochs=3).watch(distributor):
         model = distributor.run(train, 3)       # of a dict that `train` returns, the numbers are reported
 
-TorchDistributor has no callbacks. The panel is pickled with the function, becomes a tracker in each rank, and
-follows the function there. A training file is followed in the same way, as a function that runs the file.
+TorchDistributor has no callbacks. The panel's tracker is pickled with the function, and follows it in each
+rank. A training file is followed in the same way, as a function that runs the file.
 
 TorchDistributor hides failures: `run` returns normally if a file failed, or if any rank of a function has
 returned. So each rank reports that it has begun, and that it has failed or returned; if one did not return,
@@ -62,6 +62,7 @@ class SparkPanel(Panel):
     """The panel of a run of TorchDistributor; see `labkit.panel.panel.Panel` for its arguments."""
 
     first_phase = "starting"
+    remote = RankTracker
 
     def __init__(self, name: str, **about: Any) -> None:
         super().__init__(name, **{"engine": "TorchDistributor", **about})
@@ -70,9 +71,6 @@ class SparkPanel(Panel):
         self._launched = ""  # what `run` was called with: "function", "file", or nothing yet
         self._begun: set[int] = set()  # ranks
         self._returned: set[int] = set()  # ranks
-
-    def __reduce__(self) -> tuple:
-        return RankTracker, self.where_to_report()
 
     def watch(self, distributor: Any) -> "SparkPanel":
         """Follow `distributor` in a ``with`` block around its ``run()``.
@@ -195,7 +193,7 @@ class SparkPanel(Panel):
             self._returned = set()
             assert self._log is not None  # `__enter__` has chosen it
             with _captured(self._log):
-                result = run(TrackedFunction(function, self), *args, **kwargs)
+                result = run(TrackedFunction(function, self.tracker), *args, **kwargs)
             self._raise_hidden_failure()
             if isinstance(result, dict):  # its numbers, not the single weights of a state_dict
                 numbers = {name: value for name, value in result.items() if isinstance(value, (int, float))}

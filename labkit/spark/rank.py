@@ -13,7 +13,7 @@ _TEXT_SENT = 10_000  # characters of a traceback that a rank sends
 
 
 class RankTracker(RemoteTracker):
-    """The tracker that the panel becomes in a rank. The task that starts torchrun has none.
+    """What the panel's tracker becomes in a rank. The task that starts torchrun has none.
 
     TorchDistributor hides how a rank ended, so the rank sends it: a failure, or that it has returned.
     """
@@ -23,19 +23,13 @@ class RankTracker(RemoteTracker):
         with super().working():
             try:
                 yield
-            except SystemExit as error:
-                if error.code:
-                    self._fail(error)
-                else:
+            except (SystemExit, Exception) as error:
+                if isinstance(error, SystemExit) and not error.code:
                     self.emit("returned")
-                raise
-            except Exception as error:
-                self._fail(error)
+                else:
+                    self.emit("failure", text="".join(traceback.format_exception(error))[-_TEXT_SENT:])
                 raise
             self.emit("returned")
-
-    def _fail(self, error: BaseException) -> None:
-        self.emit("failure", text="".join(traceback.format_exception(error))[-_TEXT_SENT:])
 
 
 def run_file(path: str, *arguments: str) -> None:

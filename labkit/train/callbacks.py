@@ -2,7 +2,7 @@
 
 Ray Train calls a `UserCallback` in the run's controller for reports and failures, and for nothing else.
 `ReportCallback` sends the failures, and the checkpoints of reports. `ReportingValidator` wraps the validation
-function and reports when it began and how it ended. Pickled into those processes, the panel that each has
+function and reports when it began and how it ended. Pickled into those processes, the tracker that each has
 becomes a `RemoteTracker`.
 
 It uses names that Ray Train does not document; `tests/test_private_names.py` lists them, with their files.
@@ -24,14 +24,14 @@ import pyarrow.fs
 import ray
 import ray.train
 
-from labkit.errors import LabError
+from labkit.errors import BadInput
 from labkit.worker.sendable import message_of, raise_sendable
 
 try:
     from ray.train import ReportedCheckpoint, ReportedCheckpointStatus
 except ImportError as error:
     value = os.environ.get("RAY_TRAIN_V2_ENABLED", "not set")
-    raise LabError(
+    raise BadInput(
         "follow runs of Ray Train",
         f"RAY_TRAIN_V2_ENABLED is {value!r}, so this process has Ray Train's first version",
         "unset RAY_TRAIN_V2_ENABLED where it is set, or os.environ.pop('RAY_TRAIN_V2_ENABLED', None) in the "
@@ -63,8 +63,8 @@ _STATUSES = {  # Ray's words; the panel's, and the name of the list in the store
 class ReportCallback(ray.train.UserCallback):
     """Sends what the controller of a Ray Train run hears to the panel that made it."""
 
-    def __init__(self, panel: Any) -> None:
-        self.panel = panel
+    def __init__(self, tracker: Any) -> None:
+        self.tracker = tracker
 
     def after_report(
         self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: ray.train.Checkpoint | None
@@ -72,24 +72,24 @@ class ReportCallback(ray.train.UserCallback):
         first = metrics[0] if metrics else {}  # rank 0's, as Ray keeps them; its worker has sent them
         if checkpoint is not None:
             about = {"bytes": _bytes_of(checkpoint), "status": "committed", "metrics": first}
-            self.panel.send(kind="checkpoint", path=checkpoint.path, **about)
+            self.tracker.send(kind="checkpoint", path=checkpoint.path, **about)
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         rank, text, died = first_failure(worker_exceptions)
-        self.panel.send(kind="failure", rank=rank, text=text[:_MAX_TEXT], died=died[:_MAX_TEXT])
-        self.panel.flush()  # `fit()` may raise before the next delivery, and the controller end
+        self.tracker.send(kind="failure", rank=rank, text=text[:_MAX_TEXT], died=died[:_MAX_TEXT])
+        self.tracker.flush()  # `fit()` may raise before the next delivery, and the controller end
 
 
 class ReportingValidator:
     """A validation function that reports to a panel when it begins and how it ends."""
 
-    def __init__(self, fn: Callable[..., dict], panel: Any) -> None:
-        self.fn, self.panel = fn, panel
+    def __init__(self, fn: Callable[..., dict], tracker: Any) -> None:
+        self.fn, self.tracker = fn, tracker
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, checkpoint: ray.train.Checkpoint, **kwargs: Any) -> dict[str, Any]:
-        self.panel.send(kind="validation", path=checkpoint.path, process=os.getpid())
-        self.panel.flush()  # the process may end in the function
+        self.tracker.send(kind="validation", path=checkpoint.path, process=os.getpid())
+        self.tracker.flush()  # the process may end in the function
         began, text = time.perf_counter(), ""
         try:
             metrics = self.fn(checkpoint, **kwargs)
@@ -105,8 +105,8 @@ class ReportingValidator:
             raise_sendable(error, wrap=isinstance(error, SystemExit))
         finally:
             seconds = time.perf_counter() - began
-            self.panel.send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
-            self.panel.flush()
+            self.tracker.send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
+            self.tracker.flush()
 
 
 class FirstFailure(NamedTuple):
@@ -235,7 +235,7 @@ def reported_checkpoints(
         filesystem: ``result.filesystem``; by default the one that the path names.
 
     Raises:
-        LabError: there is no such run, or its list is not Ray's.
+        BadInput: there is no such run, or its list is not Ray's.
     """
     return [checkpoint for _, checkpoint in _numbered(path, filesystem)]
 
@@ -275,7 +275,7 @@ def _numbered(path: str, filesystem: pyarrow.fs.FileSystem | None) -> list[tuple
     except (OSError, ValueError, KeyError, TypeError) as error:
         fact = f"there is no list of them as Ray 2.60 writes it ({type(error).__name__}: {error})"
         fix = "give result.path, or storage_path/name of a run that reported a checkpoint"
-        raise LabError(f"read the checkpoints of {path}", fact, fix) from error
+        raise BadInput(f"read the checkpoints of {path}", fact, fix) from error
 
 
 def statuses(config: ray.train.RunConfig) -> dict[str, tuple[str, dict[str, Any]]] | None:

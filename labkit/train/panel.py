@@ -31,7 +31,7 @@ from labkit.cluster import capacity, ends
 from labkit.cluster.fixes import check_storage_path, known_fix
 from labkit.display import tracebacks
 from labkit.display.formatting import size
-from labkit.errors import LabError, RunFailed
+from labkit.errors import BadInput, RunFailed
 from labkit.panel.panel import Panel
 from labkit.panel.training import TrainingRun
 from labkit.storage import check_run_name, hint_for
@@ -74,14 +74,14 @@ class TrainPanel(Panel):
         since Ray names it by the second, and two of one name resume each other.
 
         Raises:
-            LabError: no node has what its workers or its validations need, and Ray would wait forever; it is
-                not a Ray Train trainer; its storage path is relative; or its validation function captures a
-                large object.
+            NoRoom: no node has what its workers or its validations need, and Ray would wait forever.
+            BadInput: it is not a Ray Train trainer; its storage path is relative; or its validation function
+                captures a large object.
         """
         scaling: Any = getattr(trainer, "scaling_config", None)
         run: Any = getattr(trainer, "run_config", None)
         if not isinstance(run, ray.train.RunConfig) or isinstance(trainer, type):
-            raise LabError(
+            raise BadInput(
                 f"follow a run with the panel {self.state.name!r}",
                 f"{reprlib.repr(trainer)} is not a Ray Train trainer",
                 "panel.watch(TorchTrainer(...)), or another trainer of ray.train",
@@ -119,7 +119,7 @@ class TrainPanel(Panel):
 
     def __enter__(self) -> Self:
         if self._trainer is None:
-            raise LabError(
+            raise BadInput(
                 f"follow a run with the panel {self.state.name!r}",
                 "it does not know which trainer to follow",
                 "with panel.watch(trainer): trainer.fit(); a loop without Ray Train has labkit.panel.Panel",
@@ -315,13 +315,13 @@ class TrainPanel(Panel):
         run.name = self._run_name
         vars(run).pop("storage_context", None)  # Ray keeps what it made of the name
         if self.trains_elsewhere():
-            run.callbacks = [*(before or []), callbacks.ReportCallback(self)]
+            run.callbacks = [*(before or []), callbacks.ReportCallback(self.tracker)]
             if validation is not None:
-                reporting = callbacks.ReportingValidator(validation.fn, self)
+                reporting = callbacks.ReportingValidator(validation.fn, self.tracker)
                 trainer.validation_config = ray.train.ValidationConfig(
                     reporting, validation.task_config, validation.ray_remote_kwargs
                 )
-        trainer.train_loop_per_worker = TrackedFunction(loop, self)
+        trainer.train_loop_per_worker = TrackedFunction(loop, self.tracker)
         try:
             yield
         finally:
@@ -402,10 +402,9 @@ def _settings_of(config: Any) -> Mapping[str, Any]:
 
 def check_closure_size(function: Callable) -> None:
     """Refuse a validation function that takes a data set along: it is pickled with all that it uses."""
-    with warnings.catch_warnings(action="ignore"):  # of a panel that is not open yet
-        sent = len(cloudpickle.dumps(function))
+    sent = len(cloudpickle.dumps(function))
     if sent > _LARGEST:
-        raise LabError(
+        raise BadInput(
             f"send the validation function {getattr(function, '__name__', type(function).__name__)}",
             f"with the variables that it uses it has {size(sent)}, and it is sent for every checkpoint; "
             f"the limit is {size(_LARGEST)}",

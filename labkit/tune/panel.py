@@ -26,7 +26,7 @@ from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
 from labkit.errors import BadInput, RunFailed
 from labkit.panel.base import LivePanel
-from labkit.tune import trials
+from labkit.tune import sweep_view, trials
 from labkit.tune.sweep import OVER, SweepRun, TrialState
 from labkit.tune.trials import TunerPlan
 
@@ -215,6 +215,7 @@ class SweepPanel(LivePanel):
 
     exclusive = True
     first_phase = "start"
+    view = staticmethod(sweep_view.shown)
     state: SweepRun
     plan: TunerPlan = None  # type: ignore[assignment]  # until `watch` sets it
 

@@ -1,4 +1,4 @@
-"""The state of a sweep: takes in the results of trials, and counts, ranks and draws them.
+"""The facts of a sweep: it takes in the results of trials, and counts and ranks them.
 
 A trial is waiting, running, paused (its scheduler put it aside for others), finished, stopped early (its
 scheduler ended it, because others were better), failed, or cut off (the sweep ended before it).
@@ -10,23 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.display.formatting import UNKNOWN, number, plural, seconds, short
-from labkit.panel.run import Curve, Failure, Mark, Plot, Run, Table, Thinned, joined
+from labkit.panel.run import Failure, Run, Thinned
 
 OVER = ("finished", "stopped early", "failed")
-_KINDS = {  # how each status is marked, in the order in which they are listed
-    "finished": "ok",
-    "stopped early": "dim",
-    "running": "wait",
-    "paused": "wait",
-    "waiting": "dim",
-    "cut off": "wait",
-    "failed": "bad",
-}
 _POINTS_KEPT = 60  # of one trial's curve
-_CURVES_DRAWN = 60  # more grey lines are one grey area
-_ROWS_KEPT, _PARAMETERS_SHOWN, _VALUE_SHOWN = 200, 4, 18
-_STEPS_LOGGED = 4  # lines with counts in a log
 
 
 @dataclass
@@ -46,23 +33,6 @@ class TrialState:
 
     def to_record(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "curve"}
-
-    def row(self, names: Sequence[str], *, is_best: bool) -> list[str | Mark]:
-        """Return its row in the table, with the values of these parameters."""
-        value = UNKNOWN if self.value is None else number(self.value)
-        state = joined(
-            self.why or self.status,
-            "best" if is_best else "",
-            f"changed {self.changes} ×" if self.changes else "",
-        )
-        return [
-            str(self.number),
-            *(_shown(self.config.get(name, UNKNOWN)) for name in names),
-            ("now", value) if is_best else value,
-            str(self.iteration),
-            f"{self.seconds:.1f}" if self.iteration else UNKNOWN,
-            ("ok" if is_best else _KINDS[self.status], short(state, 36)),
-        ]
 
 
 @dataclass(eq=False, repr=False)
@@ -173,87 +143,3 @@ class SweepRun(Run):
                 "trials": [trial.to_record() for trial in self.trials.values()],
             },
         }
-
-    # -- what is shown ------------------------------------------------------------------------------
-
-    def fill(self, now: float) -> None:
-        counts = self.counts()
-        ranked = self.ranked()
-        progress = self._progress(now)
-        numbers = {status: f"{counts[status]} {status}" for status in _KINDS if counts[status]}
-        if self.over and "waiting" in numbers:
-            numbers["waiting"] = f"{counts['waiting']} not begun"
-        self.subtitle = joined(
-            self.engine,
-            plural(self.expected, "trial") if self.expected else "",
-            f"{self.at_once} at a time" if self.at_once else "",
-        )
-        self.steps = [(_KINDS[status], text) for status, text in numbers.items()]
-        self.progress = self.done / self.total if self.total else None, progress
-        self.tables = [self._table(ranked)] if ranked else []
-        self.plot = self._curves(ranked) if ranked or not self.over else None
-        self.notes = [note for note in (self.warning, "" if self.over else self.waits) if note]
-        self.what = joined(*numbers.values()) or "no trial"
-        self.result = self.best_line()
-        step = self.done * _STEPS_LOGGED // self.total if self.total else 0
-        self.news = [(("progress", step), joined(progress, self.result))] if step else []
-
-    def best_line(self) -> str:
-        """Return the best of the trials' last values: ``best accuracy 0.979, trial 9 · lr 0.043``."""
-        best = self.best
-        if best is None:
-            return f"no trial reported {self.metric}" if self.metric else "no metric to compare trials by"
-        shown = [f"{name} {_shown(best.config[name])}" for name in self._parameters() if name in best.config]
-        return joined(f"best {self.metric} {number(best.value)}, trial {best.number}", *shown)
-
-    def _progress(self, now: float) -> str:
-        if self.phase != "training" and not self.done:  # a restored sweep may have trials that are over
-            return "starting the first trial's process"
-        left = self.eta(now)
-        eta = "" if left is None else f"about {seconds(left)} left" if left >= 1 else "nearly done"
-        return joined(f"{self.done} of {self.expected} trials are over", eta)
-
-    def _curves(self, ranked: list[TrialState]) -> Plot:
-        """Draw one grey line for each trial, the best one in colour, a dotted line for each rung."""
-        name = self.metric or "metric"
-        curves = []
-        for trial in ranked[:_CURVES_DRAWN]:
-            if trial.curve:
-                curves.append(Curve(name, [(time, value) for _, time, value in trial.curve], "grey"))
-        if curves:  # the best is the first
-            curves[0].name = f"{short(name, 24)}, trial {ranked[0].number}"
-            curves[0].look = "main"
-        times = [time for curve in curves for time, _ in curve.points] or [1.0]
-        # A scheduler whose figure is in no result compares nothing.
-        all_rungs = () if self.warning else self.rungs
-        rungs = [rung for rung in all_rungs if rung <= max(times)]
-        counted = self.time if all_rungs else "training_iteration"
-        axis = "iteration" if counted == "training_iteration" else short(counted, 24)
-        label = f"{axis} (dotted: rungs)" if rungs else axis
-        on_top = curves[::-1]
-        return Plot(label, on_top, end=max(*times, 1), begin=min(*times, 0), marks=rungs)
-
-    def _table(self, ranked: list[TrialState]) -> Table:
-        names = self._parameters()
-        best = self.best
-        columns = [short(name, 14) for name in names]
-        head = ["trial", *columns, short(self.metric or "metric", 16), "iteration", "seconds", ""]
-        rows = [trial.row(names, is_best=trial is best) for trial in ranked[:_ROWS_KEPT]]
-        return Table(head, rows, more=len(ranked) - len(rows))
-
-    def _parameters(self) -> list[str]:
-        """Return the parameters in which trials differ; all of them if there is one trial."""
-        values: dict[str, set[str]] = {}
-        for trial in self.trials.values():
-            for name, value in trial.config.items():
-                values.setdefault(name, set()).add(repr(value))
-        least = 2 if len(self.trials) > 1 else 1
-        return [name for name in values if len(values[name]) >= least][:_PARAMETERS_SHOWN]
-
-
-def _shown(value: Any) -> str:
-    """Shorten a number, and a long text by its middle, because objects often differ at the end."""
-    if isinstance(value, (int, float)):
-        return number(value)
-    text = " ".join(str(value).split())
-    return text if len(text) <= _VALUE_SHOWN else f"{text[:9]}…{text[-8:]}"

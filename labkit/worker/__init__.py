@@ -52,6 +52,10 @@ class Tracker:
     def __init__(self, run: str, send: Callable[[dict[str, Any]], Any]) -> None:
         self._run, self._send = run, send
 
+    def working(self) -> contextlib.AbstractContextManager:
+        """For the time of a training function."""
+        return contextlib.nullcontext()
+
     def emit(self, kind: str, **data: Any) -> None:
         """Send one event, with the rank, the process and the node that it comes from."""
         node = os.environ.get(NODE_NAME) or socket.gethostname()

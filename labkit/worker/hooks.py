@@ -31,7 +31,7 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.errors import BadInput
 from labkit.worker import Tracker, group_size
 from labkit.worker.alone import SoloWatch
 from labkit.worker.loaders import notes_on
@@ -783,7 +783,7 @@ def refuse_what_json_lacks(metrics: Any) -> None:
             package = kind.__module__.partition(".")[0]
             what = f"{package}.{kind.__name__}" + (f" of shape {tuple(shape)}" if shape else "")
             fact = f"it is a {what}, and Ray keeps the metrics of a checkpoint as JSON"
-            raise LabError(f"report the metric {path}", fact, _json_fix(path, value))
+            raise BadInput(f"report the metric {path}", fact, _json_fix(path, value))
 
 
 def _json_fix(path: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a panel becomes in another process: a tracker that sends its events to the panel's address."""
+"""What a panel's tracker becomes in another process: one that sends its events to the panel's address."""
 
 import contextlib
 import functools
@@ -17,7 +17,7 @@ _PRINT_WIDTH = 2000  # characters of a printed line that are sent
 
 
 class RemoteTracker(Tracker):
-    """The tracker that a panel becomes when it is pickled into another process; unpickling does nothing.
+    """What a panel's tracker becomes when it is pickled into another process; unpickling does nothing.
 
     Args:
         run: id of the run that the events belong to.
@@ -49,7 +49,7 @@ class RemoteTracker(Tracker):
         if self._sender is None:
             yield
             return
-        self._begin()
+        self.emit("worker", workers=group_size())
         before, printed = warnings.showwarning, _Tee(sys.stdout, self)
         try:
             # Ray replaces `print`, but passes text on to a stdout that is not the original one.
@@ -70,9 +70,6 @@ class RemoteTracker(Tracker):
         if self._sender is not None:
             self._sender.flush()
 
-    def _begin(self) -> None:
-        self.emit("worker", workers=group_size())
-
     def _warned(
         self, show: Callable, message: Any, category: type[Warning], file: str, line: int, *rest: Any
     ) -> None:
@@ -85,18 +82,18 @@ class RemoteTracker(Tracker):
 
 
 class TrackedFunction:
-    """A training function with its panel: where it runs, the panel hears of its beginning, prints and end."""
+    """A training function with a tracker: where it runs, a panel hears of its beginning, prints and end."""
 
-    def __init__(self, function: Callable[..., Any], panel: Any) -> None:
-        self.function, self._panel = function, panel
+    def __init__(self, function: Callable[..., Any], tracker: Tracker) -> None:
+        self.function, self._tracker = function, tracker
         functools.update_wrapper(self, function, updated=())  # its name and signature are asked for
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            with self._panel.working(), following(self._panel, self.function):
+            with self._tracker.working(), following(self._tracker, self.function):
                 return self.function(*args, **kwargs)
         except BaseException as error:
-            if self._panel.in_worker:
+            if self._tracker.in_worker:
                 raise_sendable(error)
             raise
 

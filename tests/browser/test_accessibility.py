@@ -10,10 +10,13 @@ import pytest
 
 from course.exercises.checking import Verdict
 from jupyterlab import ARTEFACTS, accessible, browser
+from labkit import data
 from labkit.data import ExecutionRun, OperatorState
 from labkit.display import cards
 from labkit.local.doctor import Diagnosis, Finding
+from labkit.panel import training_view
 from labkit.panel.drawing import snapshot
+from labkit.tune import sweep_view
 from labkit.tune.sweep import SweepRun
 from runs_told import T0, Run
 
@@ -29,11 +32,12 @@ THEMES = {
 }
 
 
-def live_and_over(state, now):
+def live_and_over(state, view, now):
     """A panel while it runs, as its widgets show it, and what stays of it."""
-    live = cards.frame(cards.head(EVIL), snapshot(state, now).html, cards.said(EVIL))
+    live = cards.frame(cards.head(EVIL), snapshot(state, view.shown(state, now), now).html, cards.said(EVIL))
     state.end("failed", now)
-    return [live, snapshot(state, now, [(EVIL, EVIL), ("logs", "/tmp")]).html]
+    files = [(EVIL, EVIL), ("logs", "/tmp")]
+    return [live, snapshot(state, view.shown(state, now), now, files).html]
 
 
 def training():
@@ -73,9 +77,9 @@ def execution():
 def shown():
     """The HTML of everything, by its name."""
     return {
-        "a training": live_and_over(training(), T0 + 30),
-        "a sweep": live_and_over(sweep(), T0 + 30),
-        "an execution": live_and_over(execution(), T0 + 30),
+        "a training": live_and_over(training(), training_view, T0 + 30),
+        "a sweep": live_and_over(sweep(), sweep_view, T0 + 30),
+        "an execution": live_and_over(execution(), data, T0 + 30),
         "verdicts": [
             Verdict("03-1", state, EVIL)._repr_html_()
             for state in ("solved", "not yet", "not attempted", "hint 1 of 3")

@@ -6,7 +6,7 @@ import pytest
 
 import object_servers
 from course import classroom
-from labkit.errors import LabError
+from labkit.errors import NotReachable
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/storage/", "course/classroom/")]
 
@@ -66,7 +66,7 @@ def test_keys_of_an_earlier_class_are_not_used_again(place, tmp_path):
 
 def test_keys_of_somebody_else(place, tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_S3_SECRET_KEY", "wrong-secret")
-    with pytest.raises(LabError, match="join the class") as error:
+    with pytest.raises(NotReachable, match="join the class") as error:
         classroom.join(place, "ann")
     assert "wrong-secret" not in str(error.value) and "LABKIT_S3_SECRET_KEY" in str(error.value)
     assert not list((tmp_path / "home").glob("class*"))

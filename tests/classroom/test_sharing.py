@@ -11,7 +11,7 @@ import pytest
 from course.classroom import __main__ as command
 from course.classroom import join, show
 from course.exercises import hint, kept, predict
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError
 from labkit.runs import RunRecord
 from labkit.settings import CHECKOUT
 from labs import runs, until
@@ -67,7 +67,7 @@ def test_what_is_shared_is_what_is_shown(home, place):
 
 @pytest.mark.parametrize("name", ["  ", "a\nb", "x" * 41, None])
 def test_a_nickname_is_short_and_printable(home, place, name):
-    with pytest.raises(LabError, match="nickname"):
+    with pytest.raises(BadInput, match="nickname"):
         join(str(place), name)
     assert not list(place.iterdir()) and not (home / "class.json").exists()
 

@@ -25,7 +25,7 @@ from filelock import FileLock
 import labs
 from labkit import __version__, process_info
 from labkit.cluster.connection import check_reachable, read_token
-from labkit.errors import LabError, RunStopped
+from labkit.errors import BadInput, LabError, NoRoom, NotReachable, RunStopped
 from labkit.local import cluster, family, nodes, supervision
 from labkit.local.family import make_folder
 from labkit.machine import free_port
@@ -106,7 +106,7 @@ def test_a_start_that_waits_for_another_one_in_vain_says_so(home, monkeypatch):
 )
 def test_a_head_that_does_not_start_says_why_and_leaves_nothing(home, monkeypatch, prints, fact):
     monkeypatch.setattr(nodes, "_PROGRAM", f"import os; raise SystemExit({prints})")
-    with pytest.raises(LabError, match="start head") as refused:
+    with pytest.raises(NotReachable, match="start head") as refused:
         cluster.start()
     assert "start-head.log" in refused.value.fix and refused.value.fact == fact
     assert family.groups(home) == set() and cluster.current() is None
@@ -132,7 +132,8 @@ def test_a_dashboard_that_does_not_start_says_why(home, monkeypatch, end):
     said = contextlib.nullcontext()
     if "sleep" in end:
         said = pytest.warns(UserWarning, match="takes more than 3 s.*AF_UNIX path too long")
-    with labs.home(), said, pytest.raises(LabError) as refused:  # a home of its own: no session is there yet
+    # In a home of its own no session is there yet.
+    with labs.home(), said, pytest.raises(NotReachable) as refused:
         cluster.start()
     assert "its dashboard says: OSError: AF_UNIX path too long" in refused.value.fact
 
@@ -205,10 +206,10 @@ def test_a_node_is_added_used_and_removed(lab):
     assert [node.name for node in lab.nodes] == ["head", "node-2"]
     assert "✕ lost" in lab._repr_html_()
     for wrong, said in ((3, "no such node"), ("head", "it is the head"), (node, "no such node")):
-        with pytest.raises(LabError, match=said) as refused:
+        with pytest.raises(BadInput, match=said) as refused:
             lab.remove_node(wrong)
         assert "node-2" in refused.value.fix
-    with pytest.raises(LabError, match="cpus='1' is not"):
+    with pytest.raises(BadInput, match="cpus='1' is not"):
         lab.add_node(cpus="1")
     assert len(lab.nodes) == 2
 
@@ -261,7 +262,7 @@ def test_an_interrupted_new_node_is_gone_again(lab, home):
 @pytest.mark.each_change
 def test_a_training_that_has_no_room_is_refused(lab):
     lab.check_capacity(workers=4)
-    with pytest.raises(LabError, match="4 of 4 CPUs"):
+    with pytest.raises(NoRoom, match="4 of 4 CPUs"):
         lab.check_capacity(workers=4, data=True)
 
 
@@ -272,10 +273,10 @@ def test_who_gets_no_answer_does_not_stop_what_another_one_uses(lab):
     code = """
 from labkit.local import cluster
 from labkit.cluster import connection
-from labkit.errors import LabError
+from labkit.errors import NotReachable
 
 def connect(*_, **__):
-    raise LabError("connect", "it is too busy", "wait")
+    raise NotReachable("connect", "it is too busy", "wait")
 
 connection.connect = connect
 cluster.start()
@@ -283,6 +284,19 @@ cluster.start()
     done = python(code)
     assert done.returncode and "it is too busy" in done.stdout
     assert lab.is_running and lab.nodes[0].name == "head"
+
+
+def test_a_cluster_that_does_not_answer_and_that_nobody_uses_is_replaced(monkeypatch):
+    def connect(_):
+        raise NotReachable("connect", "nothing answers there", "wait")
+
+    monkeypatch.setattr(nodes.LocalCluster, "_has_head", lambda _: True)
+    monkeypatch.setattr(nodes.LocalCluster, "connect", connect)
+    with labs.home() as home:
+        supervision.start(home, ["sleep", "900"], group=nodes.GROUP, log=home / "log")
+        supervision.note(home, nodes.GROUP, {"address": "127.0.0.1:1", "dashboard": ""})
+        assert not nodes.LocalCluster(Settings.from_env(), None).find()
+        assert nodes.GROUP not in family.groups(home)
 
 
 CONNECT = """
@@ -323,7 +337,7 @@ def test_a_wrong_token_or_none_is_refused(lab, home, tmp_path, monkeypatch):
     done = python(CONNECT, lab.address, tmp_path / "token", LABKIT_HOME=str(tmp_path))
     assert "refused the token" in done.stdout and "Traceback" not in done.stdout, done.stdout
     assert "f" * 64 not in done.stdout
-    with pytest.raises(LabError, match="refused the token: none was found"):
+    with pytest.raises(NotReachable, match="refused the token: none was found"):
         check_reachable(lab.address, None)
     monkeypatch.setattr("labkit._ray.HEAD_CALL", "/ray.rpc.NodeInfoGcsService/CheckAliveOfTomorrow")
     check_reachable(
@@ -452,7 +466,7 @@ def test_the_token_is_for_its_owner_alone_and_stands_nowhere_else(lab, home):
 def test_a_folder_that_others_may_enter_is_not_used():
     with tempfile.TemporaryDirectory() as home:
         (Path(home) / "ray").mkdir(mode=0o755)
-        with pytest.raises(LabError, match="other users may enter it"):
+        with pytest.raises(BadInput, match="other users may enter it"):
             make_folder(Path(home))
 
 
@@ -465,7 +479,7 @@ def test_a_link_in_tmp_is_not_followed(tmp_path):
     for target in (private, tmp_path / "nowhere"):
         folder.symlink_to(target)
         try:
-            with pytest.raises(LabError, match="other users may enter it"):
+            with pytest.raises(BadInput, match="other users may enter it"):
                 make_folder(home)
         finally:
             folder.unlink()

@@ -13,7 +13,7 @@ import pytest
 from labkit.cluster import connection, current, peek
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.cluster.handle import Cluster
-from labkit.errors import LabError, NotReachable
+from labkit.errors import NotReachable
 from labkit.local import cluster, family, supervision
 from labkit.machine import free_port
 from labs import python, until
@@ -65,7 +65,7 @@ def give(user: Path, way: str, token: str, monkeypatch) -> None:
 
 def test_a_token_is_found_where_ray_looks_and_in_its_order(user, address, monkeypatch):
     """Kubernetes and Docker Compose pass it in a variable, which the lab once did not look at."""
-    with pytest.raises(LabError, match="refused the token: none was found"):
+    with pytest.raises(NotReachable, match="refused the token: none was found"):
         check_reachable(address, read_token())
     with socket.socket() as mute, pytest.raises(NotReachable) as refused:
         mute.bind(("127.0.0.1", 0))  # no other process gets this port
@@ -75,7 +75,7 @@ def test_a_token_is_found_where_ray_looks_and_in_its_order(user, address, monkey
         give(user, way, TOKEN, monkeypatch)
         assert check_reachable(address, read_token()) is True
         give(user, way, "f" * 64, monkeypatch)  # the next one counts before this one
-        with pytest.raises(LabError, match="refused the token\n"):
+        with pytest.raises(NotReachable, match="refused the token\n"):
             check_reachable(address, read_token())
 
 
@@ -142,7 +142,7 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
 OWN = """
 import ray
 from labkit.local import cluster
-from labkit.errors import LabError, NotReachable
+from labkit.errors import NotReachable
 ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
 kept = ray.put("kept")
 for call in (cluster.start, lambda: cluster.connect("127.0.0.1:1")):
@@ -217,5 +217,5 @@ def test_what_a_server_for_ray_clients_says_of_its_own_failure_is_told(home, mon
 
     monkeypatch.setattr(connection, "check_reachable", lambda *_: False)
     monkeypatch.setattr("ray.init", fail)
-    with pytest.raises(LabError, match=r"Initialization failure from server: … RuntimeError: no room"):
+    with pytest.raises(NotReachable, match=r"Initialization failure from server: … RuntimeError: no room"):
         connection.connect("ray://10.0.0.7:10001", token_file=None)

@@ -11,7 +11,6 @@ from ray import cloudpickle
 
 from labkit.data import DataPanel
 from labkit.errors import RunFailed
-from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
 from labs import interrupt_when
 
@@ -51,14 +50,14 @@ def test_a_process_that_ends_again_and_again_is_explained_while_ray_data_repeats
         capfd.readouterr()  # of the test before
         ray.data.range(8).map_batches(function).materialize()
     note = f"a worker process is gone: {words}. Ray Data starts its tasks again, as often as that happens"
-    assert note in snapshot(panel.state, time.time()).html
+    assert note in panel.view(panel.state, time.time()).notes
     assert "A worker died" not in "".join(printed)  # in many lines, with guesses
 
 
 def test_an_execution_whose_processes_end_in_order_has_no_note(lab):
     with DataPanel("quiet", reporter=NullReporter()) as panel:
         ray.data.range(100).map_batches(lambda batch: batch).materialize()
-    assert panel.state.deaths == [] and panel.state.notes == []
+    assert panel.state.deaths == [] and panel.view(panel.state, time.time()).notes == []
 
 
 def imports(batch):

@@ -1,7 +1,7 @@
 """The state of an execution of Ray Data, and how it is drawn."""
 
 import golden
-from labkit.data import DataPanel, ExecutionRun, OperatorState
+from labkit.data import DataPanel, ExecutionRun, OperatorState, shown
 from labkit.panel.drawing import snapshot
 from labkit.settings import Settings
 
@@ -18,11 +18,11 @@ def test_the_panel_shows_what_runs_and_afterwards_what_was(request, tmp_path):
         read.memory = number
         run.sample()
     assert len(run.samples) <= 2000 and run.samples[0][1] == 0 and run.memory_peak == 9999
-    live = snapshot(run, 130.0)
+    live = snapshot(run, shown(run, 130.0), 130.0)
     assert live.lines == ()
     run.fail("cell 3, line 2\nValueError: <no>")
     run.end("failed", 140.0)
-    over = snapshot(run, 140.0)
+    over = snapshot(run, shown(run, 140.0), 140.0)
     assert over.lines[-1][1].startswith("failed after ") and "1,000 rows" in over.lines[-1][1]
     golden.compare(request.config, "data", {"afterwards": over.html})
     panel = DataPanel("figure", settings=Settings(home=tmp_path))

@@ -48,7 +48,7 @@ def test_a_node_with_the_package_alone_says_how_to_get_the_data(tmp_path):
     """What Ray's `py_modules` brings to a node of a remote cluster."""
     shutil.copytree(ROOT / "labkit", tmp_path / "labkit", ignore=shutil.ignore_patterns("__pycache__"))
     said = run("from course import datasets; datasets.load('digits')", tmp_path, PYTHONPATH=str(tmp_path))
-    assert "LabError: could not find the shipped file digits.parquet" in said.stderr
+    assert "BadInput: could not find the shipped file digits.parquet" in said.stderr
     assert "pass the rows in train_loop_config" in said.stderr
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from course.datasets import Dataset, read_rows
-from labkit.errors import LabError
+from labkit.errors import BadInput, Damaged
 
 TEN = tuple("0123456789")
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 28, 28), dtype=np.uint8)
@@ -33,7 +33,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("images, labels, fact", OTHERS)
 def test_other_arrays_are_refused(images, labels, fact):
-    with pytest.raises(LabError) as caught:
+    with pytest.raises(BadInput) as caught:
         Dataset(images, labels, "tiny", "train", TEN)
     assert fact in caught.value.fact
 
@@ -54,5 +54,5 @@ def test_damaged_files_are_refused(tmp_path):
     flipped[len(whole) // 2] ^= 1
     for content in (b"", b"<html>please log in</html>" * 10, whole[: len(whole) // 2], bytes(flipped)):
         path.write_bytes(content)
-        with pytest.raises(LabError, match=r"x\.parquet"):
+        with pytest.raises(Damaged, match=r"x\.parquet"):
             read_rows(str(path))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from course.datasets import catalog, load
-from labkit.errors import LabError
+from labkit.errors import NotReachable
 from labkit.settings import Settings
 from web import file_server
 
@@ -50,7 +50,7 @@ def server(files, monkeypatch):
 
 
 def refused(settings):
-    with pytest.raises(LabError) as caught:
+    with pytest.raises(NotReachable) as caught:
         load("mnist", settings=settings)
     return caught.value
 

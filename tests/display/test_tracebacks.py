@@ -47,7 +47,7 @@ def test_frames_of_libraries_and_of_the_lab_go():
     text = shorten(caught(json.loads, "{"))
     assert text.startswith("caught, test_tracebacks.py") and "decoder.py" not in text
     assert "JSONDecodeError" in text.splitlines()[-1]
-    text = shorten(caught(lambda: TrackedFunction(json.loads, Panel("run"))("{")))
+    text = shorten(caught(lambda: TrackedFunction(json.loads, Panel("run").tracker)("{")))
     assert "__call__" not in text and "following" not in text and "<lambda>, test_tracebacks.py" in text
 
 

@@ -19,7 +19,7 @@ from course.exercises import (
     reveal,
 )
 from course.exercises.answers import close_to, result_of
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError
 
 HINTS = ("Look at `backward()`, *first*", "<b>more</b>", "64 + 64")
 
@@ -174,13 +174,13 @@ def test_a_prediction_is_compared_with_what_came_out(guess, answer, remark, caps
 
 def test_what_is_no_prediction_is_refused(home):
     for guess in ("2", float("nan"), [1]):
-        with pytest.raises(LabError, match="03-a"):
+        with pytest.raises(BadInput, match="03-a"):
             predict("03-a", guess)
-        with pytest.raises(LabError, match="'one' or 'both'"):
+        with pytest.raises(BadInput, match="'one' or 'both'"):
             predict("03-a", guess, choices=["one", "both"])
     for id in ("03-1", 3):
         for use in (lambda id=id: predict(id), lambda id=id: reveal(id, 1)):
-            with pytest.raises(LabError, match="such as .03-a"):
+            with pytest.raises(BadInput, match="such as .03-a"):
                 use()
     assert list(home.iterdir()) == []
 

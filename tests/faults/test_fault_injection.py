@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from course import faults
-from labkit.errors import LabError
+from labkit.errors import BadInput
 from labkit.local import family
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
@@ -45,9 +45,9 @@ def test_what_cannot_be_made_is_refused_with_a_reason(lab, fault, why):
 
 @pytest.mark.each_change
 def test_wrong_use_is_an_error(home):
-    with pytest.raises(LabError, match="between 0 and 1"):
+    with pytest.raises(BadInput, match="between 0 and 1"):
         faults.slow_rank(0, share=2)
-    with pytest.raises(LabError, match="no epochs and no ranks"):
+    with pytest.raises(BadInput, match="no epochs and no ranks"):
         faults.kill_rank(0).at(SweepPanel("sweep"))
 
 
@@ -57,7 +57,7 @@ def test_a_rank_on_another_machine_is_not_mistaken_for_a_local_process(lab):
     here = faults.running(panel)[0]
     worker = SimpleNamespace(pid=here.pid, node="elsewhere")
     stand_in = SimpleNamespace(settings=panel.settings, state=SimpleNamespace(workers={0: worker}))
-    with pytest.raises(LabError, match="no process of it on this machine; .* 0 on elsewhere"):
+    with pytest.raises(BadInput, match="no process of it on this machine; .* 0 on elsewhere"):
         faults._rank(stand_in, 0)
     worker.node = here.node
     assert faults._rank(stand_in, 0) == [here.process]

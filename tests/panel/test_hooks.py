@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from labkit.errors import LabError
+from labkit.errors import BadInput
 from labkit.worker import Tracker, hooks
 from labkit.worker.hooks import following
 
@@ -499,7 +499,7 @@ REFUSED = [
 def test_what_ends_rays_controller_is_refused_at_the_report(value, where, fix):
     with pytest.raises(ValueError, match="serializ"):
         _TrainingResultState(checkpoint_dir_name="c", metrics={"m": value}).json()
-    with pytest.raises(LabError) as caught:
+    with pytest.raises(BadInput) as caught:
         hooks.refuse_what_json_lacks({"epoch": 1, "m": value})
     assert where in str(caught.value) and fix in caught.value.fix
 

@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter, TextReporter, WidgetReporter, choose
 from labs import until
 from runs_told import T0, Run
@@ -26,7 +25,7 @@ class On:
         return getattr(self.reporter, name)
 
     def show(self, run, method="draw", at=60):
-        getattr(self.reporter, method)(snapshot(run.state, T0 + at, FILES))
+        getattr(self.reporter, method)(run.drawn(at, FILES))
 
     def begin(self, **options):
         run = Run("03-torch", phase="starting", **options)

@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
+from labkit.panel.training_view import shown
 from labkit.worker.hooks import following
 
 pytestmark = pytest.mark.slow
@@ -161,14 +162,16 @@ def elsewhere(tmp_path, monkeypatch):
 def test_rows_by_what_the_loader_knows(name):
     state = watched(LOADERS[name])
     assert state.workers[0].rows == 2 * TRUE.get(name, ROWS)
-    assert state.rows_per_second() > 0 and "rows/s" in [what for _, what in state.tiles]
+    assert state.rows_per_second() > 0
+    assert "rows/s" in [what for _, what in shown(state, state.ended_at).tiles]
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_where_nobody_knows_there_are_no_rows(name):
     state = watched(UNKNOWN[name])
+    seen = shown(state, state.ended_at)
     assert state.workers[0].made >= 8 and state.to_record()["rows_per_second"] is None
-    assert "rows/s" not in [what for _, what in state.tiles] and "rows/s" not in state.result
+    assert "rows/s" not in [what for _, what in seen.tiles] and "rows/s" not in seen.result
 
 
 def test_batches_that_were_fetched_ahead_of_a_break_are_not_of_the_next_pass():
@@ -210,5 +213,5 @@ def test_batches_are_the_same_as_without_hooks(name):
         return [str(batch) for batch in itertools.islice(LOADERS[name](), 9)]
 
     alone = drawn()
-    with following(Panel("rows", reporter=NullReporter())):
+    with following(Panel("rows", reporter=NullReporter()).tracker):
         assert drawn() == alone

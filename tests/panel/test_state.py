@@ -66,16 +66,13 @@ def test_the_share_that_is_done_and_the_time_left(run):
 def test_a_loop_whose_steps_are_not_seen_is_followed_by_its_reports():
     """Keras makes its steps inside `fit`; without the callback of the lab, the panel has the reports."""
     run = Run(epochs=4)("worker", 4, workers=2)
-    run.state.fill(T0 + 5)
-    assert run.state.progress == (0.0, "preparing")
+    assert run.shown(5).progress == (0.0, "preparing")
     for epoch in range(3):
         run("report", 6 + 2 * epoch, metrics={"epoch": epoch, "loss": 0.5})
-    run.state.fill(T0 + 10)
-    assert run.state.progress == (0.75, "epoch 4 of 4 · about 2.0 s left")
+    assert run.shown(10).progress == (0.75, "epoch 4 of 4 · about 2.0 s left")
     assert run.state.time_breakdown(T0 + 10) == {"start": 4.0, "training": 6.0}
     run("report", 12, metrics={"epoch": 3, "loss": 0.4}).state.end("finished", T0 + 12)
-    run.state.fill(T0 + 12)
-    assert (run.state.what, run.state.fraction()) == ("4 epochs", 1.0)
+    assert (run.shown(12).what, run.state.fraction()) == ("4 epochs", 1.0)
     assert run.state.to_record()["seconds_to_start"] == 4.0
 
 
@@ -276,8 +273,7 @@ def test_however_a_loop_counts(loop):
         metrics = {"loss": 1.0} if epoch is None else {"loss": 1.0, "epoch": epoch}
         run("report", 30, metrics=metrics, passes=passes, step=step)
     assert [report["epoch"] for report in run.state.history] == epochs
-    run.state.fill(T0 + 31)
-    for curve in run.state.plot.curves:
+    for curve in run.shown(31).plot.curves:
         assert [x for x, _ in curve.points] == sorted(x for x, _ in curve.points)
 
 

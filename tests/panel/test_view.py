@@ -8,7 +8,6 @@ import pytest
 
 import golden
 from labkit.panel import training as states
-from labkit.panel.drawing import snapshot
 from labkit.runs.verdict import COLUMNS, verdict
 from runs_told import T0, Run
 from steps_told import rank, told
@@ -41,13 +40,13 @@ def words(html):
 
 
 def live(run, at=100):
-    return snapshot(run.state, T0 + at).html
+    return run.drawn(at).html
 
 
 def summary(run, status="finished", at=100, files=()):
     if not run.state.over:
         run.state.end(status, T0 + at)
-    return snapshot(run.state, T0 + at, files).html
+    return run.drawn(at, files).html
 
 
 def picture(run, at=100):
@@ -246,7 +245,7 @@ def test_everything_is_escaped(status):
     run("checkpoint", path=EVIL, status=EVIL, metrics={EVIL: EVIL})("validation", path=EVIL)
     run("print", text=EVIL)("failure", text=EVIL)
     run.state.note, run.state.status = EVIL, status
-    html = snapshot(run.state, T0 + 100, FILES).html
+    html = run.drawn(100, FILES).html
     assert "<script" not in html and words(html)
 
 
@@ -257,18 +256,18 @@ def test_the_parts_of_a_rank_can_be_read_aloud_and_are_lines_in_a_terminal():
         labels = [block.get("aria-label") or "" for block in blocks]
         strips = [label[:15] for label in labels if label.startswith("rank ")]
         assert strips == ["rank 0: data 2%", "rank 1: data 2%"]
-    lines = [text for _, text in snapshot(run.state, T0 + 30).lines]
+    lines = [text for _, text in run.drawn(30).lines]
     assert any(text.startswith("rank 0: data 2%, forward 20%") for text in lines)
     assert any(text.startswith(sentence) for text in lines) and "finished" in lines[-1]
 
 
 def test_the_sentence_can_be_left_out_of_the_panel():
     run = straggling()
-    run.state._names_cause = False
+    run.state.names_cause = False
     for html in (live(run, 30), summary(run, at=30)):
         assert "slow rank" not in words(html) and "rank 0: data 2%" in html
     assert run.state.to_record()["verdict"]["verdict"] == "slow rank"
-    assert not states.TrainingRun("03", verdict=False)._names_cause
+    assert not states.TrainingRun("03", verdict=False).names_cause
 
 
 def test_the_verdict_is_computed_at_most_once_a_second(monkeypatch):
@@ -281,8 +280,8 @@ def test_the_verdict_is_computed_at_most_once_a_second(monkeypatch):
     monkeypatch.setattr(states, "verdict", counting)
     run = straggling()
     for now in (30.0, 30.2, 30.9, 31.1, 31.9):
-        run.state.fill(T0 + now)
+        run.shown(now)
     assert len(computed) == 2
     run.state.end("finished", T0 + 32)
-    run.state.fill(T0 + 32)  # the summary has all that was measured
+    run.shown(32)  # the summary has all that was measured
     assert len(computed) == 3

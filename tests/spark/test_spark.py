@@ -12,7 +12,7 @@ import pytest
 
 import labs
 from kernels import kernel
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError
 from labkit.local import family, spark, supervision, temporary
 from labkit.local.spark import group
 from labkit.spark.prepared import folder_of
@@ -90,7 +90,7 @@ THEIRS = {
 @pytest.mark.parametrize("theirs", THEIRS.values(), ids=THEIRS)
 def test_a_variable_of_another_tutorial_is_named_and_the_fix_works(home, theirs):
     os.environ.update(theirs)
-    with pytest.raises(LabError, match="another tutorial has set") as raised:
+    with pytest.raises(BadInput, match="another tutorial has set") as raised:
         spark.prepare()
     assert all(name in raised.value.fact and f'"{name}"' in raised.value.fix for name in theirs)
     exec(raised.value.fix.partition(", then")[0])

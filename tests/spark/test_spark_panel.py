@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.errors import LabError, RunFailed, RunStopped
+from labkit.errors import BadInput, RunFailed, RunStopped
 from labkit.local import family, spark
 from labkit.local.spark import group
 from labkit.panel.drawing import snapshot
@@ -201,7 +201,7 @@ def test_what_is_neither_a_function_nor_a_file(local, folder, monkeypatch):
         (("-m",), {}, "no module follows", "package.module"),
     )
     for arguments, named, fact, fix in cases:
-        with pytest.raises(LabError, match=fact) as raised, panel_of("07-what").watch(local):
+        with pytest.raises(BadInput, match=fact) as raised, panel_of("07-what").watch(local):
             local.run(*arguments, **named)
         assert re.search(fix, raised.value.fix), raised.value.fix
     with pytest.raises(RunFailed, match="my_package") as raised, panel_of("07-module").watch(local):
@@ -236,12 +236,12 @@ def test_a_run_in_which_nothing_was_seen_says_so(local, capsys):
     panel = panel_of("07-launcher")
     with panel.watch(local):
         local.run(launcher)
-    assert panel.state.notes == [spark_panel._NOTHING_SEEN]
+    assert panel.view(panel.state, panel.state.ended_at).notes == [spark_panel._NOTHING_SEEN]
     assert "trained elsewhere" in Path(dict(panel.files())["printed by torchrun and the ranks"]).read_text()
     panel = panel_of("07-number")
     with panel.watch(local):
         local.run(lambda: {"loss": 0.5})
-    assert panel.state.notes == []
+    assert panel.view(panel.state, panel.state.ended_at).notes == []
 
 
 def test_a_rank_that_leaves_early_without_an_error(local):
@@ -352,7 +352,8 @@ def test_silence_has_words(local, monkeypatch, capsys):
 
     def listen() -> None:
         until(lambda: panel.state.hang)
-        drawn.append(snapshot(panel.state, panel.state.now(), []))
+        now = panel.state.now()
+        drawn.append(snapshot(panel.state, panel.view(panel.state, now), now))
         print("from another thread")
 
     listener = threading.Thread(target=listen, daemon=True)
@@ -370,7 +371,7 @@ def test_silence_has_words(local, monkeypatch, capsys):
 
 @pytest.mark.each_change
 def test_what_is_no_distributor_and_where_ranks_find_the_panel():
-    with pytest.raises(LabError, match="TorchDistributor"):
+    with pytest.raises(BadInput, match="TorchDistributor"):
         panel_of("07-none").watch("distributor")
 
     class Active:

@@ -1,5 +1,8 @@
 """For tests of panels: runs told event by event, as workers would tell them."""
 
+from labkit.panel import training_view
+from labkit.panel.drawing import Snapshot, snapshot
+from labkit.panel.shown import Shown
 from labkit.panel.training import TrainingRun
 
 T0 = 1_000_000.0  # Unix seconds at which the runs of these tests begin
@@ -15,6 +18,12 @@ class Run:
     def __call__(self, kind, at=1.0, **data):
         self.state.apply({"kind": kind, "at": T0 + at, "rank": 0, "pid": 100, "node": "head", **data})
         return self
+
+    def shown(self, at) -> Shown:
+        return training_view.shown(self.state, T0 + at)
+
+    def drawn(self, at, files=()) -> Snapshot:
+        return snapshot(self.state, self.shown(at), T0 + at, files)
 
     def step(self, at, *, epoch=0, step=0, seconds=0.0, waiting=0.0, **data):
         """As hooks tell it: it counts the epochs of its process. `epochs` is how many the run has."""

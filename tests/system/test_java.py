@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.errors import BadInput, LabError
 from labkit.local import java
 
 
@@ -33,7 +33,7 @@ def test_java_home_is_a_choice(tmp_path, monkeypatch):
 @pytest.mark.parametrize("version, number", [("11.0.22", 11), ("1.8.0_402", 8), ("16", 16)])
 def test_an_old_java_is_named_with_a_fix(tmp_path, monkeypatch, version, number):
     monkeypatch.setenv("JAVA_HOME", str(a_java(tmp_path / "old", version)))
-    with pytest.raises(LabError, match=f"a Java {number}, and Spark 4 needs Java 17") as raised:
+    with pytest.raises(BadInput, match=f"a Java {number}, and Spark 4 needs Java 17") as raised:
         java.home(tmp_path / "script")
     exec(raised.value.fix.partition(",")[0])
     assert "JAVA_HOME" not in os.environ
@@ -42,7 +42,7 @@ def test_an_old_java_is_named_with_a_fix(tmp_path, monkeypatch, version, number)
 
 def test_a_java_home_without_a_java(tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(LabError, match="is no program"):
+    with pytest.raises(BadInput, match="is no program"):
         java.home(tmp_path / "script")
 
 

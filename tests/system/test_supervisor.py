@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from labkit import process_info
-from labkit.errors import LabError
+from labkit.errors import LabError, NotReachable
 from labkit.local import family, supervision
 from labs import processes_of, runs, until
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_started_is_an_error(home, start, tmp_path):
     with pytest.raises(LabError, match="LABKIT_HOME"):
         supervision.start(home, SLEEP, group="one", log=home / "ray" / "log" / "x" / ("y" * 300))
     (tmp_path / "file").touch()
-    with pytest.raises(LabError, match="start the lab's supervisor"):
+    with pytest.raises(NotReachable, match="start the lab's supervisor"):
         supervision.use(tmp_path / "file" / "home", "one")
     assert family.groups(home) == set()
 
@@ -296,7 +296,7 @@ def test_one_of_another_version_is_named_at_once_and_can_be_stopped(home, start,
     start(SLEEP)
     monkeypatch.setattr(supervision, "PROTOCOL", 0)
     monkeypatch.setattr(supervision, "_START_SECONDS", 1e9)
-    with pytest.raises(LabError, match="another version") as raised:
+    with pytest.raises(NotReachable, match="another version") as raised:
         supervision.use(home, "two")
     assert "labkit stop" in raised.value.fix
     assert supervision.stop(home) and not family.running(home)

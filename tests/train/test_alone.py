@@ -106,7 +106,7 @@ def fitted(home, loop, **config):
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(storage_path=str(home / "runs")),
     )
-    return panel.fit(trainer).return_value, panel.state
+    return panel.fit(trainer).return_value, panel.view(panel.state, panel.state.ended_at)
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def fitted(home, loop, **config):
     ],
 )
 def test_ranks_that_train_alone_are_told_and_each_fix_works(lab, home, loop, options, variable):
-    difference, state = fitted(home, loop, options=options, variable=variable)
+    difference, shown = fitted(home, loop, options=options, variable=variable)
     print(loop.__name__, options, variable, difference)
     if options or variable:
-        assert difference == 0 and state.notes == []
+        assert difference == 0 and shown.notes == []
         return
     assert difference > 1e-4
-    (note,) = state.notes
+    (note,) = shown.notes
     assert "each of the 2 workers trains a model of its own" in note
     fixes = (
         "Accelerator(cpu=True)",

@@ -16,7 +16,7 @@ from ray import cloudpickle
 from ray.train import ReportedCheckpointStatus, RunConfig, ScalingConfig, ValidationConfig
 from ray.train.torch import TorchTrainer
 
-from labkit.errors import LabError, RunFailed
+from labkit.errors import BadInput, NoRoom, RunFailed
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel, reported_checkpoints
 
@@ -219,7 +219,7 @@ def test_what_ray_refuses_before_a_start_is_a_refusal(lab, home, panel):
 )
 def test_what_no_node_can_ever_give_is_refused_before_the_start(lab, panel, scaling, parts):
     trainer = TorchTrainer(reports, scaling_config=ScalingConfig(num_workers=2, **scaling))
-    with pytest.raises(LabError, match="wait forever") as refused:
+    with pytest.raises(NoRoom, match="wait forever") as refused:
         panel.watch(trainer)
     assert all(part in str(refused.value) for part in parts)
     assert panel.state.status == "ready"
@@ -237,12 +237,12 @@ def test_what_no_node_can_ever_give_is_refused_before_the_start(lab, panel, scal
 def test_a_validation_that_no_node_can_run_is_refused(lab, home, panel, options, fact):
     trainer = validated(home, "status")
     trainer.validation_config.ray_remote_kwargs = options
-    with pytest.raises(LabError, match="run validations") as refused:
+    with pytest.raises(NoRoom, match="run validations") as refused:
         panel.watch(trainer)
     assert fact in refused.value.fact
 
 
 @pytest.mark.each_change
 def test_a_relative_storage_path_is_refused(lab, panel):
-    with pytest.raises(LabError, match="relative path"):
+    with pytest.raises(BadInput, match="relative path"):
         panel.watch(trainer_of(reports, run_config=RunConfig(storage_path="runs")))

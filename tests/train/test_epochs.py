@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from labkit import runs
 from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
+from labkit.panel.training_view import shown
 from labkit.train import TrainPanel
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/")]
@@ -128,11 +129,12 @@ def followed(home, name, make, counts, seconds, epochs):
 
 def shown(state, record):
     """All that a reader sees of epochs: history, checkpoints, log, bar, and the places of the curve."""
-    lines = [line.partition(" · ")[0] for key, line in state.news if key[0] == "report"]
     state.status = "running"  # as it was drawn last
-    drawn = snapshot(state, state.now())
+    live = shown(state, state.ended_at)
+    lines = [line.partition(" · ")[0] for key, line in live.news if key[0] == "report"]
+    drawn = snapshot(state, live, state.ended_at)
     state.status = "finished"
-    curves = {curve.look: [x for x, _ in curve.points] for curve in state.plot.curves}
+    curves = {curve.look: [x for x, _ in curve.points] for curve in live.plot.curves}
     assert drawn.html and all(xs == sorted(xs) for xs in curves.values())
     assert [entry["epoch"] for entry in record.history] == [entry["epoch"] for entry in state.history]
     labels = [checkpoint.label for checkpoint in state.checkpoints]

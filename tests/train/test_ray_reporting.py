@@ -28,7 +28,7 @@ from ray.util import placement_group_table
 
 from labkit import runs
 from labkit.cluster import capacity
-from labkit.errors import LabError, RunFailed, RunStopped
+from labkit.errors import BadInput, NoRoom, RunFailed, RunStopped
 from labkit.local import family
 from labkit.panel.reporters import NullReporter
 from labkit.settings import Settings
@@ -133,7 +133,8 @@ def test_workers_that_wait_for_cpus_which_another_one_holds(lab, home, panel, mo
     with held_cpus(3, lambda: panel.state.waits) as said:
         panel.fit(trainer_of(home, workers=2))
     assert said[0].startswith("waiting for 2 CPU (1 of 4 free)")
-    assert panel.state.status == "finished" and not any("waiting" in note for note in panel.state.notes)
+    notes = panel.view(panel.state, panel.state.ended_at).notes
+    assert panel.state.status == "finished" and not any("waiting" in note for note in notes)
 
 
 @pytest.mark.each_change
@@ -186,10 +187,10 @@ def no_rows(config):
 
 @pytest.mark.each_change
 def test_what_is_wrong_with_a_metric_or_a_shard_is_named(lab, home, panel):
-    with pytest.raises(LabError, match="could not report the metric 'confusion'"):
+    with pytest.raises(RunFailed, match="could not report the metric 'confusion'"):
         panel.fit(trainer_of(home, workers=1, loop=an_array))
     assert "numpy.ndarray of shape (3, 3)" in panel.state.failures[-1].text
-    with pytest.raises(LabError, match=r"rank \d.*rank \d had no rows: the shard is empty"):
+    with pytest.raises(RunFailed, match=r"rank \d.*rank \d had no rows: the shard is empty"):
         panel.fit(trainer_of(home, workers=2, loop=no_rows, datasets={"train": ray.data.range(1)}))
 
 
@@ -201,7 +202,7 @@ def test_a_module_that_workers_lack_is_named_with_the_way_to_ship_it(lab, home, 
     monkeypatch.syspath_prepend(str(folder))
     import train_it
 
-    with pytest.raises(LabError, match="No module named 'train_it'") as failed:
+    with pytest.raises(RunFailed, match="No module named 'train_it'") as failed:
         panel.fit(trainer_of(home, workers=1, loop=train_it.loop))
     call = "ray.cloudpickle.register_pickle_by_value(train_it)"
     assert "Traceback" not in failed.value.fact and call in failed.value.fix
@@ -347,16 +348,16 @@ def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel, mo
 
 @pytest.mark.each_change
 def test_what_cannot_work_is_refused_before_anything_starts(lab, home, panel):
-    with pytest.raises(LabError, match="5 workers with 1 CPU each"):
+    with pytest.raises(NoRoom, match="5 workers with 1 CPU each"):
         panel.watch(trainer_of(home, workers=5))
-    with pytest.raises(LabError, match="fed by Ray Data"):
+    with pytest.raises(NoRoom, match="fed by Ray Data"):
         panel.watch(trainer_of(home, workers=4, datasets={"train": ray.data.range(8)}))
-    with pytest.raises(LabError, match="20 workers"):
+    with pytest.raises(NoRoom, match="20 workers"):
         panel.watch(trainer_of(home, workers=(20, 30)))
     for wrong in (None, "trainer", DataParallelTrainer, 3):
-        with pytest.raises(LabError, match="not a Ray Train trainer"):
+        with pytest.raises(BadInput, match="not a Ray Train trainer"):
             panel.watch(wrong)
-    with pytest.raises(LabError, match=r"with panel\.watch\(trainer\)"), TrainPanel("run"):
+    with pytest.raises(BadInput, match=r"with panel\.watch\(trainer\)"), TrainPanel("run"):
         pass
     assert panel.state.status == "ready" and idle(lab)
     panel.watch(trainer_of(home, workers=(1, 30)))  # elastic: there is room for the fewest
@@ -388,7 +389,7 @@ def test_what_cannot_be_received_leaves_no_worker_behind(lab, home, panel, recei
 def test_no_secret_travels_with_a_panel(lab, home, panel):
     token = (home / "ray-token").read_bytes()
     with contextlib.closing(panel.listen()):
-        assert token not in pickle.dumps(ReportCallback(panel)) + repr(panel).encode()
+        assert token not in pickle.dumps(ReportCallback(panel.tracker)) + repr(panel).encode()
 
 
 KILLED = (

@@ -7,7 +7,7 @@ import pytest
 from ray.train import CheckpointConfig
 
 from course.models.torch import cnn
-from labkit.errors import LabError
+from labkit.errors import BadInput
 from labkit.train import panel, reported_checkpoints
 from labkit.train.callbacks import unranked, wrong_order
 
@@ -16,7 +16,7 @@ from labkit.train.callbacks import unranked, wrong_order
 def test_a_list_that_is_missing_or_not_rays(tmp_path, content):
     if content is not None:
         (tmp_path / "checkpoint_manager_snapshot.json").write_text(content)
-    with pytest.raises(LabError, match=r"there is no list of them as Ray 2\.60 writes it") as refused:
+    with pytest.raises(BadInput) as refused:
         reported_checkpoints(str(tmp_path))
     assert "result.path" in refused.value.fix
 
@@ -45,7 +45,7 @@ def test_a_metric_that_ranks_and_that_no_checkpoint_has_is_told():
 def test_a_validation_function_that_takes_a_data_set_along_is_refused():
     rows = np.zeros(10**6, np.uint8)
     for function in (lambda checkpoint: rows.mean(), functools.partial(cnn, images=rows)):
-        with pytest.raises(LabError, match=r"it has 1\.0 MB.* the limit is 1\.0 MB") as refused:
+        with pytest.raises(BadInput, match=r"it has 1\.0 MB.* the limit is 1\.0 MB") as refused:
             panel.check_closure_size(function)
         assert "load data inside the function" in refused.value.fix
     panel.check_closure_size(cnn)

@@ -16,7 +16,6 @@ from ray.tune.search.optuna import OptunaSearch
 from labkit import _tune, runs
 from labkit.cluster import capacity
 from labkit.errors import LabError, RunFailed, RunStopped
-from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
 from labkit.tune import SweepPanel
 from labkit.tune.trials import TunerPlan
@@ -139,7 +138,7 @@ def test_a_time_that_no_result_has_is_told(sweep):
     sweep(climb, {"x": tune.grid_search([1, 2])}, scheduler=asha)
     warning = sweep.panel.state.warning
     assert "no result has 'epochs', the time_attr of" in warning and "results have score" in warning
-    assert warning in snapshot(sweep.panel.state, 0).html.unescape()
+    assert warning in sweep.panel.view(sweep.panel.state, 0).notes
 
 
 def test_sweeps_without_a_name_keep_apart_and_the_configuration_is_the_readers(lab, home):
@@ -314,4 +313,4 @@ def test_a_sweep_that_waits_for_what_nobody_has_says_so(sweep, lab, monkeypatch,
     with held_cpus(int(lab.cpus) - own, lambda: sweep.panel is not None and sweep.panel.state.waits) as said:
         assert sweep(trainable, {"x": tune.grid_search([1, 1])}, max_concurrent_trials=1).num_errors == 0
     assert said[0].startswith(f"waiting for {1 + own} CPU (0 of {lab.cpus:g} free)")
-    assert sweep.panel.state.notes == []
+    assert sweep.panel.view(sweep.panel.state, 0).notes == []

@@ -9,6 +9,11 @@ import golden
 from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import TextReporter
 from labkit.tune.sweep import SweepRun
+from labkit.tune.sweep_view import best_line, shown
+
+
+def drawn(state, now, files=()):
+    return snapshot(state, shown(state, now), now, files)
 
 
 @pytest.fixture
@@ -49,10 +54,10 @@ def test_the_best_has_the_best_last_value_as_for_get_best_result(state, mode, or
 @pytest.mark.parametrize("value", [math.nan, None, "good", True])
 def test_what_is_no_number_is_never_the_best(state, value):
     report(state, "t0", value)
-    assert state.best is None and state.best_line() == "no trial reported accuracy"
+    assert state.best is None and best_line(state) == "no trial reported accuracy"
     report(state, "t1", -0.5)
     assert state.best.number == 1
-    assert state.best_line() == "best accuracy -0.500, trial 1 · lr 0.200"
+    assert best_line(state) == "best accuracy -0.500, trial 1 · lr 0.200"
 
 
 def test_what_the_reader_sees(request):
@@ -69,18 +74,18 @@ def test_what_the_reader_sees(request):
             state.trial_failed(id, "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: too large")
         else:
             state.set_status(id, status)
-    shown = {"while it runs": snapshot(state, 1030.0).html}
+    seen = {"while it runs": drawn(state, 1030.0).html}
     state.total = 50
     state.end("stopped", 1040.0)
-    shown["afterwards"] = snapshot(state, 1040.0, [("results", "/runs/05")]).html
-    golden.compare(request.config, "sweep", shown)
+    seen["afterwards"] = drawn(state, 1040.0, [("results", "/runs/05")]).html
+    golden.compare(request.config, "sweep", seen)
 
 
 def test_text_tells_the_news_in_few_lines_and_a_failure_at_once(state, capsys):
     reporter, state.total = TextReporter(), 200
-    reporter.open(snapshot(state, time.time()))
+    reporter.open(drawn(state, time.time()))
     state.trial_failed("t0", "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: bad")
-    reporter.draw(snapshot(state, time.time()))
+    reporter.draw(drawn(state, time.time()))
     said = capsys.readouterr().out
     assert "trial 0 failed: ValueError: bad" in said and "raise" not in said
     for number in range(1, 200):
@@ -89,9 +94,9 @@ def test_text_tells_the_news_in_few_lines_and_a_failure_at_once(state, capsys):
         report(state, f"t{number}", number / 200)
         state.set_status(f"t{number}", "finished")
         if number % 10 == 9:
-            reporter.draw(snapshot(state, time.time()))
+            reporter.draw(drawn(state, time.time()))
     state.end("finished")
-    reporter.close(snapshot(state, time.time()))
+    reporter.close(drawn(state, time.time()))
     said = capsys.readouterr().out
     assert len(said.splitlines()) <= 14 and "100 of 200" in said
     assert "best accuracy 0.995, trial 199 · lr 199" in said
