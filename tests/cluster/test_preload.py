@@ -12,7 +12,8 @@ import psutil
 import pytest
 import ray
 
-from labkit.local import cluster, family, preload
+from labkit.local import cluster, preload
+from labkit.local.lab import Lab
 from labs import python, runs, until
 
 pytestmark = [
@@ -44,7 +45,7 @@ class Worker:
 
 
 def servers(home):
-    members = family.running(home, "cluster")
+    members = Lab(home).running("cluster")
     return {one.node: one.pid for one in members if one.is_origin and one.program == "forkserver"}
 
 
