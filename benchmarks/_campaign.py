@@ -37,6 +37,7 @@ from benchmarks import _campaign_runs as runs
 from course import faults
 from labkit.errors import LabError
 from labkit.local import cluster, family, storage
+from labkit.local.lab import Lab
 from labkit.settings import Settings
 
 _ANY = ("freeze node", "kill node", "drain node", "kill kernel", "freeze store")
@@ -166,7 +167,7 @@ class World:
         for number, group in ray.util.placement_group_table().items():
             if group["state"] != "REMOVED":
                 left.append(f"placement group {number}")
-        for member in family.running(self.home):
+        for member in Lab(self.home).running():
             with contextlib.suppress(psutil.Error):
                 title = " ".join(member.process.cmdline())
                 is_busy = title.startswith("ray::") and not title[5:].startswith(RAYS_OWN)

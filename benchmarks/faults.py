@@ -33,6 +33,7 @@ from benchmarks._paired import Results, parser
 from course import datasets
 from labkit.errors import LabError
 from labkit.local import cluster, family, storage
+from labkit.local.lab import Lab
 from labkit.settings import Settings
 
 _EPOCHS = 4  # that are still to be trained when a training goes on
@@ -183,7 +184,7 @@ class _Killer(threading.Thread):
         self._ready = ready
         self._after = after
         self.at = 0.0
-        (server,) = family.running(settings.home, family.STORE)
+        (server,) = Lab(settings.home).running(family.STORE)
         self._pid = server.pid
         self.start()
 

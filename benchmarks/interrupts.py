@@ -38,7 +38,7 @@ import psutil
 
 from benchmarks._campaign import KEPT, RAYS_OWN, Broken
 from benchmarks._paired import Results, parser
-from labkit.local import supervision
+from labkit.local.lab import Lab
 
 _ROOT = Path(__file__).parents[1]
 _WITHIN = 5.0  # seconds from an interrupt to the end of the call
@@ -217,7 +217,7 @@ class _Script:
             self.kill()
             raise Broken("its process did not end by itself")
         if isinstance(self, _Notebook):
-            supervision.stop(self.home)  # a kernel leaves it to the supervisor
+            Lab(self.home).stop()  # a kernel leaves it to the supervisor
         deadline = time.monotonic() + _SETTLED  # for the supervisor, which notices that its user has ended
         left = set(_processes(self.home, self.pid))
         while left and time.monotonic() < deadline:
@@ -236,7 +236,7 @@ class _Script:
         self._clear()
 
     def _clear(self) -> None:
-        supervision.stop(self.home)
+        Lab(self.home).stop()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def _open(self, environment: dict[str, str]) -> None:

@@ -30,7 +30,7 @@ import psutil
 from benchmarks._paired import Results, parser
 from benchmarks._programs import lab_environment
 from labkit import process_info
-from labkit.local import family, supervision
+from labkit.local.lab import Lab
 from labkit.runs import record as records
 
 LIMIT = 12 * 60
@@ -69,7 +69,7 @@ class _Memory(threading.Thread):
         root = psutil.Process()
         while not self._over.wait(2):  # to look takes a tenth of a second
             processes = {root, *root.children(recursive=True)}
-            processes |= {member.process for member in family.running(self._home)}
+            processes |= {member.process for member in Lab(self._home).running()}
             self.most = max(self.most, sum(map(process_info.memory, processes)))
 
 
@@ -127,7 +127,7 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
             client.execute(env=environment)
     finally:
         whole = time.time() - began
-        supervision.stop(home)
+        Lab(home).stop()
     runs = records.find(home)
     start_up = sum(record.seconds_to_start or 0 for record in runs)
     lines = []

@@ -23,7 +23,7 @@ from typing import Any
 from labkit.cluster import Cluster, connect
 from labkit.errors import BadInput, NotReachable
 from labkit.files import private_file
-from labkit.local import supervision
+from labkit.local.lab import Lab
 from labkit.machine import free_port
 from labkit.settings import Settings
 
@@ -68,7 +68,8 @@ def start(node_types: Mapping[str, Mapping[str, Any]], *, idle_timeout_minutes: 
         raise BadInput(attempt, fact, fix)
     stop()
     settings = Settings.from_env()
-    home, folder = settings.make_home(), settings.home / _GROUP
+    lab = Lab(settings.make_home())
+    folder = lab.home / _GROUP
     folder.mkdir(exist_ok=True)
     token, log = folder / "scaling-token", folder / "head.log"
     private_file(token, secrets.token_hex(32))
@@ -77,8 +78,8 @@ def start(node_types: Mapping[str, Mapping[str, Any]], *, idle_timeout_minutes: 
     (folder / "scaling.json").write_text(json.dumps(scaling))
     log.unlink(missing_ok=True)
     command = _command(port, int(node_types[_HEAD_TYPE]["resources"]["CPU"]), folder / "scaling.json")
-    supervision.use(home, _GROUP)
-    head = supervision.start(home, command, group=_GROUP, log=log, env=_environment(token))
+    lab.use(_GROUP)
+    head = lab.start(command, group=_GROUP, log=log, env=_environment(token))
     deadline = time.monotonic() + _START_SECONDS
     while "Ray runtime started" not in log.read_text():
         if head.status() is not None or time.monotonic() > deadline:
@@ -91,7 +92,7 @@ def start(node_types: Mapping[str, Mapping[str, Any]], *, idle_timeout_minutes: 
 
 def stop() -> None:
     """Stop all nodes of the cluster that `start` has started."""
-    supervision.stop(Settings.from_env().home, _GROUP)
+    Lab(Settings.from_env().home).stop(_GROUP)
 
 
 def configuration(address: str, node_types: Mapping[str, Mapping[str, Any]], idle: float) -> dict[str, Any]:

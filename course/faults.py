@@ -23,6 +23,7 @@ from labkit.display import cards
 from labkit.display.formatting import duration
 from labkit.errors import BadInput, LabError, NotReachable
 from labkit.local import family
+from labkit.local.lab import Lab
 from labkit.panel.panel import Panel
 from labkit.settings import Settings
 
@@ -280,7 +281,7 @@ def _ticks(seconds: float) -> _Action:
 def running(panel: Panel | None, group: str = family.CLUSTER, node: str | None = None) -> list[family.Member]:
     """List what the lab has started and runs in a run's home; without a run, in this process's home."""
     settings = Settings.from_env() if panel is None else panel.settings
-    return family.running(settings.home, group, node)
+    return Lab(settings.home).running(group, node)
 
 
 def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:

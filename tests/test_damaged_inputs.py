@@ -19,7 +19,7 @@ import pytest
 import records
 from labkit import runs
 from labkit.errors import Damaged, LabError
-from labkit.local import family, supervision
+from labkit.local.lab import Lab
 from labkit.local.object_server import read_keys, write_keys
 from labkit.runs.record import FILE_NAME
 
@@ -117,8 +117,8 @@ def test_keys_that_are_damaged(keys, tmp_path):
 
 @pytest.mark.parametrize("note", [DEEP, "", "[]", '{"port": []}', '{"address": 3}'])
 def test_a_note_of_a_cluster_or_a_server_that_is_damaged(note, tmp_path):
-    (family.make_folder(tmp_path) / "one.json").write_text(note)
-    assert supervision.noted(tmp_path, "one", {"port": int, "address": str}) == {}
+    (Lab(tmp_path).make_folder() / "one.json").write_text(note)
+    assert Lab(tmp_path).noted("one", {"port": int, "address": str}) == {}
 
 
 class Hostile:

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
-from labkit.local import supervision
+from labkit.local.lab import Lab
 from labkit.machine import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -176,7 +176,7 @@ def test_the_forwarder_finds_the_dashboard_of_each_new_cluster(home):
         for page in ("/first", "/second"):  # two clusters, one after the other, on other ports
             with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
                 threading.Thread(target=server.serve_forever, daemon=True).start()
-                supervision.note(home, "cluster", {"dashboard": f"http://127.0.0.1:{server.server_port}"})
+                Lab(home).note("cluster", {"dashboard": f"http://127.0.0.1:{server.server_port}"})
                 assert _get(port, page) == f"{page} Bearer abc"
                 server.shutdown()
     finally:

@@ -21,7 +21,7 @@ import pytest
 from nbclient import NotebookClient
 from packaging.requirements import Requirement
 
-from labkit.local import supervision
+from labkit.local.lab import Lab
 from labkit.machine import free_port
 from labs import until
 from requirements import needed
@@ -150,14 +150,14 @@ def test_a_run_on_a_cluster_of_a_plain_ray_start(environment, declared, home):
         --temp-dir={own}/r --ray-client-server-port={free_port()} --dashboard-agent-listen-port={free_port()}
         --min-worker-port=0 --max-worker-port=0 --object-store-memory=80000000""".split()
     variables = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-    supervision.use(own, "plain")
-    head = supervision.start(own, [str(python), *command], group="plain", log=own / "log", env=variables)
+    Lab(own).use("plain")
+    head = Lab(own).start([str(python), *command], group="plain", log=own / "log", env=variables)
     try:
         until(lambda: head.status() is not None)
         (address,) = re.findall(r"--address='([^']+)'", (own / "log").read_text())
         done = run(python, ON_A_CLUSTER, home, HEAD=address)
     finally:
-        supervision.stop(own, "plain")
+        Lab(own).stop("plain")
     assert "record: finished 2 True" in done.stdout, done.stdout + done.stderr[-3000:]
     assert "light: epoch 2/2 · loss" in done.stdout
 

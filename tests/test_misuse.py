@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from labkit.errors import LabError
-from labkit.local import family
+from labkit.local.lab import Lab
 from labkit.settings import Settings
 
 CALLS = """
@@ -87,4 +87,4 @@ def test_a_wrong_call_is_refused_and_starts_nothing(call, tmp_path, monkeypatch)
     error = caught.value
     assert all(isinstance(part, str) and part.strip() for part in (error.attempt, error.fact, error.fix))
     assert len(str(error)) < 1000
-    assert not family.groups(home)
+    assert not Lab(home).groups()

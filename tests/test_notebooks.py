@@ -26,7 +26,7 @@ import build
 import lesson
 from course import exercises
 from kernels import without_ports
-from labkit.local import family, supervision
+from labkit.local.lab import Lab
 from labs import solved_exercises, wait_until_nothing_lives
 
 pytestmark = pytest.mark.slow
@@ -96,7 +96,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             nbformat.write(result.nb, kept / notebook.name)
             yield Run(notebook, home, result)
         finally:
-            supervision.stop(home)  # of a notebook that did not come to its end
+            Lab(home).stop()  # of a notebook that did not come to its end
 
 
 @pytest.mark.notebook
@@ -145,7 +145,7 @@ def test_it_is_not_flooded_by_rays_own_lines(run):
 @pytest.mark.notebook
 def test_leaves_no_process(run):
     wait_until_nothing_lives(run.home)
-    assert family.groups(run.home) == set()
+    assert Lab(run.home).groups() == set()
 
 
 @pytest.mark.notebook

@@ -27,7 +27,7 @@ from benchmarks._programs import lab_environment
 from labkit import process_info
 from labkit.errors import LabError, RunFailed
 from labkit.interrupts import wait_until
-from labkit.local import family, supervision
+from labkit.local.lab import Lab
 from labkit.settings import Settings
 
 BATCH = 128  # rows of one update, all ranks together
@@ -217,22 +217,22 @@ def _run(engine: Engine, folder: Path, settings: Settings) -> _Ended:
     path = [str(_PROGRAMS.parents[2]), *filter(None, [environment.get("PYTHONPATH")])]
     environment |= {"PYTHONPATH": os.pathsep.join(path), "LABKIT_PRELOAD": str(int(settings.preload))}
     command = [sys.executable, *engine.launcher, str(engine.path), str(folder)]
-    supervision.use(settings.home, group, keep=2)
+    Lab(settings.home).use(group, keep=2)
     began = time.time()
     peak = 0
     try:
-        process = supervision.start(settings.home, command, group=group, log=log, env=environment)
+        process = Lab(settings.home).start(command, group=group, log=log, env=environment)
         while True:
             if wait_until(lambda: process.status() is not None, seconds=_LOOK_EVERY, check=int):
                 return _Ended(process.status(), began, time.time(), peak, log)
-            members = family.running(settings.home, group) + family.running(home)
+            members = Lab(settings.home).running(group) + Lab(home).running()
             peak = max(peak, sum(process_info.memory(member.process) for member in members))
             if time.time() - began > _TIMEOUT:
                 fact = f"it did not end within {_TIMEOUT} s; its last lines: {_last_lines(log, 4)}"
                 raise RunFailed(f"run {engine.script}", fact, f"read {log}")
     finally:
-        supervision.stop(home)
-        supervision.stop(settings.home, group)
+        Lab(home).stop()
+        Lab(settings.home).stop(group)
         shutil.rmtree(home, ignore_errors=True)  # the next program starts from nothing; Ray's token was here
 
 

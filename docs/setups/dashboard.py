@@ -7,7 +7,8 @@ import asyncio
 import sys
 from urllib.parse import urlsplit
 
-from labkit.local import family, supervision
+from labkit.local.family import CLUSTER
+from labkit.local.lab import Lab
 from labkit.settings import Settings
 
 _NONE = b"No cluster is running. Run cluster.start() in a notebook, then reload this page.\n"
@@ -16,7 +17,7 @@ _NONE = b"No cluster is running. Run cluster.start() in a notebook, then reload 
 async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """One connection: to the dashboard if there is one, or an answer that says what to do."""
     try:
-        facts = supervision.noted(Settings.from_env().home, family.CLUSTER, {"dashboard": str})
+        facts = Lab(Settings.from_env().home).noted(CLUSTER, {"dashboard": str})
         dashboard = urlsplit(facts["dashboard"])
         there = await asyncio.open_connection(dashboard.hostname, dashboard.port)
     except (KeyError, OSError):

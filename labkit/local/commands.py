@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from labkit.display.formatting import plural, size
 from labkit.errors import LabError
-from labkit.local import family, supervision
+from labkit.local import family
 from labkit.local.doctor import doctor as diagnose
+from labkit.local.lab import Lab
 from labkit.runs.cleaning import old_folders
 from labkit.settings import Settings
 
@@ -34,14 +35,14 @@ def doctor(options: argparse.Namespace) -> int:
 
 def stop(_: argparse.Namespace) -> int:
     """Stop the processes that this lab has started on this machine, and no others."""
-    home = Settings.from_env().home
-    in_use = any(supervision.users(home).values())
-    stopped = supervision.stop(home)
+    lab = Lab(Settings.from_env().home)
+    in_use = any(lab.users().values())
+    stopped = lab.stop()
     for process in stopped:
         print(f"stopped {process}")
     if not stopped:
-        print(f"nothing of the lab in {home} is running here")
-        for other in family.other_homes(home):
+        print(f"nothing of the lab in {lab.home} is running here")
+        for other in family.other_homes(lab.id):
             stop = f"LABKIT_HOME={shlex.quote(str(other))} {shlex.quote(sys.executable)} -m labkit stop"
             print(f"the lab in {other} is running; to stop that one: {stop}")
     if in_use:  # Ray ends a process a minute after it has lost its head node, and its variables are lost
@@ -59,7 +60,7 @@ def _seconds(age: str) -> float:
 def clean(options: argparse.Namespace) -> int:
     """Show old runs with their checkpoints and old sessions of Ray and Spark; remove them if you agree."""
     home = Settings.from_env().home
-    if family.groups(home):
+    if Lab(home).groups():
         fact = "processes of this lab are running, and may use what looks old"
         raise LabError(f"clean {home}", fact, "python -m labkit stop, then clean again")
     folders = old_folders(home, options.older)  # {path: bytes}

@@ -24,7 +24,8 @@ from labkit.display.progress import Waiting
 from labkit.errors import BadInput, NotReachable, expect_int
 from labkit.files import private_file
 from labkit.interrupts import alone, wait_until
-from labkit.local import family, supervision, temporary
+from labkit.local import family, temporary
+from labkit.local.lab import UNKNOWN, Lab
 from labkit.local.preload import Modules, Preloader
 from labkit.local.variables import Changes, changes
 from labkit.machine import free_port
@@ -70,15 +71,15 @@ class LocalCluster(Cluster):
 
     def __init__(self, settings: Settings, modules: Modules | None) -> None:
         super().__init__("")
-        self._home = settings.home
+        self._lab = Lab(settings.home)
         self.token = settings.home / "ray-token"
         private_file(self.token, secrets.token_hex(32))  # at its first use
-        self.folder = family.make_folder(settings.home)
+        self.folder = self._lab.make_folder()
         self.log_dir: Path = self.folder / "session_latest" / "logs"
         self.changes = Changes()
         self.preloader: Preloader | None = None
         if settings.preload and modules and Preloader.is_possible():
-            self.preloader = Preloader(self._home, self.folder, modules)
+            self.preloader = Preloader(self._lab, self.folder, modules)
         self._head: list[psutil.Process] = []
         self._head_started_at = math.inf  # by this process; the clock's seconds
 
@@ -89,8 +90,8 @@ class LocalCluster(Cluster):
 
     def find(self) -> bool:
         """Connect to the cluster that an earlier kernel left running. What it has left half is stopped."""
-        supervision.use(self._home, GROUP)
-        facts = supervision.noted(self._home, GROUP, {"address": str, "dashboard": str})
+        self._lab.use(GROUP)
+        facts = self._lab.noted(GROUP, {"address": str, "dashboard": str})
         self._find_head()
         if facts and self._has_head():
             self.address = facts["address"]
@@ -102,7 +103,7 @@ class LocalCluster(Cluster):
                 self._abandon()
                 if not isinstance(error, NotReachable) or self._is_in_use():
                     raise  # another notebook may be training there
-        supervision.stop(self._home, GROUP)  # it was ending anyway
+        self._lab.stop(GROUP)  # it was ending anyway
         return False
 
     def start(self, nodes: int, *, cpus: int, object_store_bytes: int, check: Callable[[], None]) -> None:
@@ -117,13 +118,13 @@ class LocalCluster(Cluster):
         except BaseException:
             # Also after an interrupt: half a cluster is of no use.
             self._abandon()
-            supervision.stop(self._home, GROUP)
+            self._lab.stop(GROUP)
             raise
 
     def connect(self) -> None:
         """See `Cluster.connect`; before that, become one of the cluster's users."""
         # In this order: another kernel that stops meanwhile lets the cluster run.
-        supervision.use(self._home, GROUP)
+        self._lab.use(GROUP)
         self.changes = self.changes_now()
         executable = None
         if self.preloader is not None:
@@ -143,7 +144,7 @@ class LocalCluster(Cluster):
 
     def changes_now(self) -> Changes:
         """Return what differs between this process and the nodes, which another kernel may have started."""
-        here = temporary.with_a_short_one(os.environ, self._home)
+        here = temporary.with_a_short_one(os.environ, self._lab.make_folder)
         return changes(here, self._raylets().values(), forked=self.preloader is not None)
 
     @property
@@ -151,7 +152,7 @@ class LocalCluster(Cluster):
         return self._running and self._has_head()
 
     def runs_here(self, node: str) -> bool:
-        return bool(family.running(self._home, GROUP, node))
+        return bool(self._lab.running(GROUP, node))
 
     def _answers(self) -> bool:
         return True  # `is_running` looks at its processes
@@ -222,16 +223,16 @@ class LocalCluster(Cluster):
     def _leave(self) -> None:
         if self.preloader is not None:
             self.preloader.stop()
-        supervision.leave(self._home, GROUP)
+        self._lab.leave(GROUP)
 
     def _end(self) -> None:
         if self._is_in_use():
             print("another notebook still uses the cluster (python -m labkit stop ends it)")
         else:
-            supervision.stop(self._home, GROUP)
+            self._lab.stop(GROUP)
 
     def _is_in_use(self) -> bool:
-        return bool(supervision.users(self._home).get(GROUP))
+        return bool(self._lab.users().get(GROUP))
 
     def exit_codes(self) -> dict[int, int]:
         return self.preloader.exit_codes() if self.preloader is not None else {}
@@ -242,10 +243,10 @@ class LocalCluster(Cluster):
     # -- its nodes ----------------------------------------------------------------------------------
 
     def _stop_node(self, name: str) -> None:
-        supervision.stop(self._home, GROUP, node=name)
+        self._lab.stop(GROUP, node=name)
 
     def _find_head(self) -> None:
-        members = family.running(self._home, GROUP, "head")
+        members = self._lab.running(GROUP, "head")
         self._head = [each.process for each in members if each.is_origin and each.program in _HEAD]
 
     def _has_head(self) -> bool:
@@ -253,7 +254,7 @@ class LocalCluster(Cluster):
         return len(self._head) == len(_HEAD) and all(map(process_info.is_alive, self._head))
 
     def _start_head(self, cpus: int, object_store_bytes: int, check: Callable[[], None]) -> None:
-        supervision.use(self._home, GROUP)
+        self._lab.use(GROUP)
         # Ray reads its environment when it is imported. That takes a second of this process, while the node's
         # processes take several.
         connection.set_environment(self.token, authenticate=True)
@@ -282,7 +283,7 @@ class LocalCluster(Cluster):
         self.address = f"{host[1]}:{ports[0]}"
         self.dashboard_url = f"http://127.0.0.1:{ports[1]}"
         self._find_head()
-        supervision.note(self._home, GROUP, {"address": self.address, "dashboard": self.dashboard_url})
+        self._lab.note(GROUP, {"address": self.address, "dashboard": self.dashboard_url})
 
     def _start(
         self,
@@ -304,7 +305,7 @@ class LocalCluster(Cluster):
             if not status:
                 return output
             self._stop_node(name)
-            again = status == supervision.UNKNOWN or any(text in output for text in (_TOO_BUSY, *_PORT_TAKEN))
+            again = status == UNKNOWN or any(text in output for text in (_TOO_BUSY, *_PORT_TAKEN))
             if not again:
                 break
         last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
@@ -328,7 +329,7 @@ class LocalCluster(Cluster):
             self.preloader.prepare(name, env)
             python = self.preloader.make_launcher()
         command = [sys.executable, "-P", "-c", _PROGRAM, python, "start", *options]
-        process = supervision.start(self._home, command, group=GROUP, log=log, env=env)
+        process = self._lab.start(command, group=GROUP, log=log, env=env)
 
         def is_over() -> bool:
             return process.status() is not None
@@ -364,5 +365,5 @@ class LocalCluster(Cluster):
 
     def _raylets(self) -> dict[str, psutil.Process]:
         """Return the processes that start workers, by the names of their nodes."""
-        daemons = [member for member in family.running(self._home, GROUP) if member.is_origin]
+        daemons = [member for member in self._lab.running(GROUP) if member.is_origin]
         return {daemon.node: daemon.process for daemon in daemons if daemon.program == "raylet"}

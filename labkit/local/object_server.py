@@ -23,7 +23,8 @@ from typing import Any, BinaryIO
 from labkit import machine, process_info
 from labkit.errors import LabError, NotReachable, expect_installed
 from labkit.interrupts import alone, wait_until
-from labkit.local import family, supervision
+from labkit.local.family import STORE
+from labkit.local.lab import KEEP_SECONDS, Lab
 from labkit.settings import OTHER_HOME, Settings
 from labkit.storage.keys import read_keys, write_keys
 
@@ -32,45 +33,45 @@ _START_SECONDS = 30.0  # it takes 0.1, on a cold disk some
 _END_SECONDS = 3.0  # that a killed server keeps its lock at most
 
 
-def start(home: Path, check: Callable[[], None] = lambda: None) -> tuple[str, Path]:
-    """Start the server of this home, or find the one that runs; return its URL, and the file with its keys.
+def start(lab: Lab, check: Callable[[], None] = lambda: None) -> tuple[str, Path]:
+    """Start a lab's server, or find the one that runs; return its URL, and the file with its keys.
 
     `check` is called several times a second while it starts; what it raises ends the start.
     """
-    base = home / "objects"
+    base = lab.home / "objects"
     try:
         base.mkdir(exist_ok=True, mode=0o700)
         keys = base / "credentials"
         write_keys(keys, f"LAB{secrets.token_hex(8).upper()}", secrets.token_hex(20))
         with alone(base / "starting", seconds=_START_SECONDS, check=check, attempt=_ATTEMPT):
             # In this order: another kernel that stops meanwhile lets the server run.
-            supervision.use(home, family.STORE)
-            port = supervision.noted(home, family.STORE, {"port": int}).get("port", 0)
-            members = family.running(home, family.STORE)
+            lab.use(STORE)
+            port = lab.noted(STORE, {"port": int}).get("port", 0)
+            members = lab.running(STORE)
             if not any(_listens(member.pid, port) for member in members):
-                supervision.stop(home, family.STORE)  # one that was killed in mid-start, or hangs
+                lab.stop(STORE)  # one that was killed in mid-start, or hangs
                 # On the same port again, so that handles and runs from before a crash can continue.
                 port = machine.free_port(port if 0 < port < 1 << 16 else 0)
-                _run(home, port, keys, check)
+                _run(lab, port, keys, check)
             return f"http://127.0.0.1:{port}", keys
     except OSError as error:
         fix = f"make {base} writable and some room on its disk, or use another home: {OTHER_HOME}"
         raise LabError(_ATTEMPT, error.strerror or str(error), fix) from None
 
 
-def leave(home: Path) -> None:
+def leave(lab: Lab) -> None:
     """Stop the server, unless another living process uses it too."""
-    if not supervision.leave(home, family.STORE):
-        supervision.stop(home, family.STORE)
+    if not lab.leave(STORE):
+        lab.stop(STORE)
 
 
 def log_of(home: Path) -> Path:
     return home / "objects" / "rclone.log"
 
 
-def _run(home: Path, port: int, keys: Path, check: Callable[[], None]) -> None:
-    folder = home / "objects" / "rclone"
-    with (home / "objects" / "serving").open("a+b") as lock:
+def _run(lab: Lab, port: int, keys: Path, check: Callable[[], None]) -> None:
+    folder = lab.home / "objects" / "rclone"
+    with (lab.home / "objects" / "serving").open("a+b") as lock:
         _lock(lock, check)
         folder.mkdir(exist_ok=True)
         # What a killed rclone left of uploads that it never confirmed.
@@ -81,14 +82,14 @@ def _run(home: Path, port: int, keys: Path, check: Callable[[], None]) -> None:
             _ATTEMPT,
             [str(folder)],
             port,
-            log_of(home),
-            home=home,
-            group=family.STORE,
+            log_of(lab.home),
+            lab=lab,
+            group=STORE,
             stdin=lock.fileno(),
             env={"RCLONE_AUTH_KEY": f'"{access},{secret}"'},  # a line of CSV, and the pair has a comma in it
             check=check,
         )
-    supervision.note(home, family.STORE, {"port": port})
+    lab.note(STORE, {"port": port})
 
 
 def _lock(file: BinaryIO, check: Callable[[], None]) -> None:
@@ -133,7 +134,7 @@ def start_public(tables: Mapping[str, Any], settings: Settings | None = None) ->
     for name, table in tables.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         pyarrow.parquet.write_table(table, folder / name)
-    _serve(attempt, ["--read-only", str(folder)], port, log, home=home, group=group, keep=1)
+    _serve(attempt, ["--read-only", str(folder)], port, log, lab=Lab(home), group=group, keep=1)
     return f"http://127.0.0.1:{port}"
 
 
@@ -143,9 +144,9 @@ def _serve(
     port: int,
     log: Path,
     *,
-    home: Path,
+    lab: Lab,
     group: str,
-    keep: float = supervision.KEEP_SECONDS,
+    keep: float = KEEP_SECONDS,
     stdin: int | None = None,
     env: Mapping[str, str] | None = None,
     check: Callable[[], None] = lambda: None,
@@ -162,9 +163,9 @@ def _serve(
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RCLONE_")}
     environment.update(env or {})
     log.unlink(missing_ok=True)
-    supervision.use(home, group, keep=keep)
+    lab.use(group, keep=keep)
     try:
-        process = supervision.start(home, command, group=group, log=log, env=environment, stdin=stdin)
+        process = lab.start(command, group=group, log=log, env=environment, stdin=stdin)
         wait_until(
             lambda: _listens(process.pid, port) or process.status() is not None,
             seconds=_START_SECONDS,
@@ -176,7 +177,7 @@ def _serve(
             last = printed[-1] if printed else "it printed nothing"
             raise NotReachable(attempt, last, f"the whole log is {log}")
     except BaseException:
-        supervision.stop(home, group)
+        lab.stop(group)
         raise
 
 

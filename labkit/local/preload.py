@@ -19,8 +19,9 @@ import psutil
 from labkit import process_info
 from labkit.errors import BadInput
 from labkit.files import atomic_write
-from labkit.local import family, supervision
+from labkit.local import family
 from labkit.local.forkserver.worker import ENDS, REFUSED
+from labkit.local.lab import Lab
 from labkit.local.variables import Changes
 from labkit.settings import NODE_NAME
 
@@ -77,8 +78,10 @@ class Preloader:
         changes: what the workers of this process have that their nodes don't have.
     """
 
-    def __init__(self, home: Path, folder: Path, modules: Modules) -> None:
-        self._home, self._modules, self._folder = home, modules, folder
+    def __init__(self, lab: Lab, folder: Path, modules: Modules) -> None:
+        self._lab = lab
+        self._folder = folder
+        self._modules = modules
         self.changes = Changes()
         self._servers: dict[str, tuple[int, Path]] = {}  # pid and socket, by the names of their nodes
 
@@ -134,7 +137,7 @@ class Preloader:
             listener.bind(str(path))
             path.chmod(0o600)
             listener.listen(128)  # requests during the imports wait for their end
-            started = supervision.start(self._home, command, stdin=listener.fileno(), **about)
+            started = self._lab.start(command, stdin=listener.fileno(), **about)
         self._servers[node] = started.pid, path
 
     def serve(self, node: str, raylet: psutil.Process, *, job_id: str) -> None:
@@ -187,7 +190,7 @@ class Preloader:
     def stop(self) -> None:
         """End the servers: each is for one connection. The workers that they forked go on."""
         pids = {pid for pid, _ in self._servers.values()}
-        members = family.running(self._home, family.CLUSTER) if pids else []
+        members = self._lab.running(family.CLUSTER) if pids else []
         servers = [one.process for one in members if one.pid in pids and one.program == "forkserver"]
         process_info.terminate(servers, grace=3)
         for _, path in self._servers.values():

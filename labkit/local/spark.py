@@ -22,7 +22,8 @@ import psutil
 
 from labkit.errors import BadInput, LabError, expect_installed
 from labkit.files import private_file
-from labkit.local import family, java, supervision, temporary
+from labkit.local import java, temporary
+from labkit.local.lab import Lab
 from labkit.settings import OTHER_HOME, Settings
 from labkit.spark import prepared
 from labkit.spark.prepared import LOOPBACK, folder_of
@@ -77,13 +78,13 @@ def prepare(*, settings: Settings | None = None) -> None:
     """
     expect_installed("start Spark", "pyspark")
     _refuse_what_is_in_the_way()
-    home = Settings.given(settings).make_home()
-    folder = folder_of(home)
+    lab = Lab(Settings.given(settings).make_home())
+    folder = folder_of(lab.home)
     pyspark = util.find_spec("pyspark")
     assert pyspark is not None and pyspark.origin is not None
     installed = Path(pyspark.origin).parent
     # The supervisor ends a group that no process uses.
-    supervision.use(home, group(), keep=_KEEP_SECONDS)
+    lab.use(group(), keep=_KEEP_SECONDS)
     try:
         for name in ("conf", "home", "scratch", "logs"):
             (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -99,7 +100,7 @@ def prepare(*, settings: Settings | None = None) -> None:
         (folder / "conf" / "log4j2.properties").write_text(logging)
     except OSError as error:
         raise LabError(f"prepare {folder} for Spark", str(error), OTHER_HOME) from error
-    java_home = java.home(folder / "java", family.mark(home, group()))
+    java_home = java.home(folder / "java", lab.mark(group()))
     variables = {
         "JAVA_HOME": java_home,
         # Not pyspark's own folder: Spark would write its executors' logs there. All Python processes of the
@@ -114,11 +115,11 @@ def prepare(*, settings: Settings | None = None) -> None:
         "GLOO_SOCKET_IFNAME": LOOPBACK,
     }
     os.environ.update({name: str(value) for name, value in variables.items()})
-    _set_temporary_folder(home)
-    prepared.use(prepared.Prepared(home, folder, family.mark(home, group()), lambda: _ranks(home)))
+    _set_temporary_folder(lab)
+    prepared.use(prepared.Prepared(lab.home, folder, lab.mark(group()), lambda: _ranks(lab)))
 
 
-def _set_temporary_folder(home: Path) -> None:
+def _set_temporary_folder(lab: Lab) -> None:
     """Set a folder in which sockets fit: the JVM and the ranks of local mode inherit it.
 
     torch's DataLoader listens there, and its processes hang without a word where the path is too long.
@@ -127,7 +128,7 @@ def _set_temporary_folder(home: Path) -> None:
         if os.environ.get(name) == link:  # it is gone if the lab was stopped in between
             os.environ[name] = folder
     _shortened.clear()
-    fitting = temporary.with_a_short_one(os.environ, home)
+    fitting = temporary.with_a_short_one(os.environ, lab.make_folder)
     for name, folder in dict(os.environ).items():
         if name not in fitting:
             del os.environ[name]
@@ -136,8 +137,8 @@ def _set_temporary_folder(home: Path) -> None:
             _shortened[name] = folder, fitting[name]
 
 
-def _ranks(home: Path) -> list[psutil.Process]:
-    members = family.running(home, group())
+def _ranks(lab: Lab) -> list[psutil.Process]:
+    members = lab.running(group())
     return [member.process for member in members if "TORCHELASTIC_RUN_ID" in member.environment]
 
 

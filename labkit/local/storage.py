@@ -13,6 +13,7 @@ from pathlib import Path
 from labkit import interrupts
 from labkit.errors import expect_installed
 from labkit.local import object_server
+from labkit.local.lab import Lab
 from labkit.local.object_server import start_public
 from labkit.settings import Settings
 from labkit.storage import Store, connect
@@ -35,7 +36,7 @@ class LocalStore(Store):
     def _leave(self) -> None:
         _handles.remove(self)
         if all(handle.endpoint != self.endpoint for handle in _handles):
-            object_server.leave(self.home)
+            object_server.leave(Lab(self.home))
 
 
 def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
@@ -56,7 +57,7 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
 
     with interrupts.stoppable("the start of the object store", undo=undo) as check:
         home = settings.make_home()
-        endpoint, keys = object_server.start(home, check)
+        endpoint, keys = object_server.start(Lab(home), check)
         for handle in _handles:
             if (handle.home, handle.endpoint, handle.home_bucket) == (home, endpoint, bucket):
                 return handle

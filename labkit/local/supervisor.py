@@ -83,7 +83,7 @@ class Supervisor:
         from labkit.local import family
 
         listener.settimeout(_LOOK_EVERY)
-        for name in family.groups(self._home):  # an earlier supervisor has started it
+        for name in family.groups(self._lab()):  # an earlier supervisor has started it
             self._group(name)
         needed = time.monotonic()
         while not self._over and time.monotonic() - needed < _IDLE:
@@ -146,8 +146,13 @@ class Supervisor:
                 entry = self._groups.pop(name)
                 for pid in list(entry.users):
                     entry.drop(pid)
-        lab = os.environ.get(family.MARK, "").rpartition("@")[2]  # its home may be gone
-        return family.end(self._home, group, node, lab=lab)
+        return family.end(self._lab(), group, node)
+
+    def _lab(self) -> str:
+        """Return the lab's id by this process's mark: its home may be gone."""
+        from labkit.local import family
+
+        return family.lab_of(os.environ)
 
     def _answer(self, connection: socket.socket) -> None:
         connection.settimeout(_PATIENCE)

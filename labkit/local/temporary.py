@@ -10,17 +10,18 @@ import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from labkit.local import family
 from labkit.settings import absolute
 
 PREFIX = "tmp-"
+SOCKET_LIMIT = 107 if sys.platform == "linux" else 103  # bytes of a Unix socket's path
 _VARIABLES = ("TMPDIR", "TEMP", "TMP")  # in Python's order; others look at the first one only
 # After it come multiprocessing's "/pymp-abcdefgh/listener-abcdefgh" or torch's
 # "/torch-shm-dir-abcdef/manager.sock".
-_LONGEST = family.SOCKET_LIMIT - len("/torch-shm-dir-abcdef/manager.sock")
+_LONGEST = SOCKET_LIMIT - len("/torch-shm-dir-abcdef/manager.sock")
 
 
 def problem(environment: Mapping[str, str]) -> str:
@@ -42,22 +43,25 @@ def problem(environment: Mapping[str, str]) -> str:
     return ""
 
 
-def with_a_short_one(environment: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Return this environment with a folder for temporary files that can be used."""
+def with_a_short_one(environment: Mapping[str, str], make_folder: Callable[[], Path]) -> dict[str, str]:
+    """Return this environment with a folder for temporary files that can be used.
+
+    `make_folder` makes and returns the folder for a link, if one is needed (`Lab.make_folder`).
+    """
     fitting = dict(environment)
     while problem(fitting):
         name = next(name for name in _VARIABLES if fitting.get(name))
         folder = absolute(fitting.pop(name))
         if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
             short = len(os.fsencode(folder)) <= _LONGEST
-            fitting[name] = folder if short else str(_link(folder, home))
+            fitting[name] = folder if short else str(_link(folder, make_folder()))
     return fitting
 
 
-def _link(folder: str, home: Path) -> Path:
-    """Return a link to a folder. It stays until the lab's supervisor ends, because processes use it."""
+def _link(folder: str, place: Path) -> Path:
+    """Return a link in `place` to a folder. It stays until the supervisor ends, because processes use it."""
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:6]
-    link = family.make_folder(home) / f"{PREFIX}{digest}"
+    link = place / f"{PREFIX}{digest}"
     if not link.is_symlink():
         new = link.with_name(f".{secrets.token_hex(8)}")
         new.symlink_to(folder, target_is_directory=True)

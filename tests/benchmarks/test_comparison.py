@@ -6,7 +6,7 @@ from benchmarks._engines import launch
 from benchmarks._engines.comparison import run
 from benchmarks._engines.launch import ENGINES, Engine
 from labkit.errors import LabError, RunFailed
-from labkit.local import family
+from labkit.local.lab import Lab
 from labkit.settings import Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("benchmarks/_engines/")]
@@ -33,7 +33,7 @@ def test_two_engines_come_to_the_same_weights(settings):
         assert result.peak_bytes > 100e6  # torch alone needs that much
     assert [row[0] for row in found.table().rows] == [PLAIN.name, TORCHRUN.name]
     assert len(lines) == 2
-    assert not family.groups(settings.home)
+    assert not Lab(settings.home).groups()
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_a_rank_that_is_killed(settings, tmp_path):
     launch.write_rows(tmp_path, 1_280)
     death = launch.kill_rank(TORCHRUN, tmp_path / "run", settings, epochs=1)
     assert death["status"] != 0 and death["seconds"] > 0 and death["attempts"] == 1
-    assert not family.groups(settings.home)
+    assert not Lab(settings.home).groups()

@@ -14,7 +14,7 @@ import pytest
 from film import Film
 from jupyterlab import ARTEFACTS, NotebookPage, accessible, browser, served, write_notebook
 from kernels import FIT, SETUP
-from labkit.local import family, supervision
+from labkit.local.lab import Lab
 from labs import solved_exercises
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -176,5 +176,5 @@ def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):
 
 def test_afterwards_nothing_of_it_is_left(home):
     """The server was closed and the kernels with it; what they started is stopped by its record."""
-    supervision.stop(home)
-    assert not family.running(home)
+    Lab(home).stop()
+    assert not Lab(home).running()

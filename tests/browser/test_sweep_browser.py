@@ -7,7 +7,7 @@ import nbformat
 import pytest
 
 from jupyterlab import ARTEFACTS, NotebookPage, browser, served, write_notebook
-from labkit.local import supervision
+from labkit.local.lab import Lab
 
 pytestmark = [
     pytest.mark.slow,
@@ -59,7 +59,7 @@ def opened(chromium, home, tmp_path_factory):
         page_of_sweep = NotebookPage(page, address.format("sweep.ipynb"))
         page_of_sweep.run(0)
         yield page_of_sweep, folder / "sweep.ipynb"
-    supervision.stop(home)
+    Lab(home).stop()
 
 
 def test_the_panel_moves_and_stays(opened):

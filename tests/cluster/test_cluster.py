@@ -26,8 +26,8 @@ import labs
 from labkit import __version__, process_info
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.errors import BadInput, LabError, NoRoom, NotReachable, RunStopped
-from labkit.local import cluster, family, nodes, supervision
-from labkit.local.family import make_folder
+from labkit.local import cluster, nodes
+from labkit.local.lab import Lab
 from labkit.machine import free_port
 from labkit.settings import Settings
 from labs import python, runs, until
@@ -43,7 +43,7 @@ def home(home):
 
 
 def members(home):
-    return [member.process for member in family.running(home, "cluster")]
+    return [member.process for member in Lab(home).running("cluster")]
 
 
 def programs(home):
@@ -56,7 +56,7 @@ def programs(home):
 
 
 def roles(home):
-    return sorted(member.role for member in family.running(home, "cluster") if member.is_origin)
+    return sorted(member.role for member in Lab(home).running("cluster") if member.is_origin)
 
 
 @ray.remote
@@ -82,14 +82,14 @@ def test_an_interrupted_start_leaves_nothing(home):
     assert process.returncode != 0
     assert errors.splitlines()[-1].endswith("stopped by you. Nothing of it is left running"), errors
     assert "Exception ignored" not in errors
-    assert family.groups(home) == set()
+    assert Lab(home).groups() == set()
 
 
 def test_a_start_that_waits_for_another_one_in_vain_says_so(home, monkeypatch):
     settings = Settings.from_env()
     settings.make_home()
     monkeypatch.setattr(nodes, "START_TIMEOUT", 0.1)
-    starting = FileLock(make_folder(settings.home) / "starting")
+    starting = FileLock(Lab(settings.home).make_folder() / "starting")
     with starting, pytest.raises(LabError, match="another process has been starting it"):
         cluster.start()
 
@@ -109,7 +109,7 @@ def test_a_head_that_does_not_start_says_why_and_leaves_nothing(home, monkeypatc
     with pytest.raises(NotReachable, match="start head") as refused:
         cluster.start()
     assert "start-head.log" in refused.value.fix and refused.value.fact == fact
-    assert family.groups(home) == set() and cluster.current() is None
+    assert Lab(home).groups() == set() and cluster.current() is None
 
 
 NO_DASHBOARD = """
@@ -146,15 +146,15 @@ def test_two_processes_that_start_at_once_get_one_cluster(home):
     try:
         addresses = [_first_address(process) for process in both]
         assert addresses[0] == addresses[1]
-        assert set(supervision.users(home)["cluster"]) == {process.pid for process in both}
+        assert set(Lab(home).users()["cluster"]) == {process.pid for process in both}
         both[0].kill()
         both[0].wait()
-        until(lambda: supervision.users(home)["cluster"] == [both[1].pid])
+        until(lambda: Lab(home).users()["cluster"] == [both[1].pid])
     finally:
         for process in both:
             process.kill()
             process.communicate()
-        supervision.stop(home)
+        Lab(home).stop()
 
 
 def _first_address(process):
@@ -232,7 +232,7 @@ def test_a_node_that_was_too_slow_or_had_one_port_twice_is_started_again(lab, tm
 def test_a_node_that_dies_is_seen_and_its_place_can_be_filled(lab, home):
     node = lab.add_node(cpus=1)
     raylet = next(
-        member for member in family.running(home, "cluster", node.name) if member.role.endswith(": raylet")
+        member for member in Lab(home).running("cluster", node.name) if member.role.endswith(": raylet")
     )
     os.kill(raylet.origin.pid, signal.SIGKILL)
     until(lambda: node.name not in [n.name for n in lab.nodes])
@@ -293,10 +293,10 @@ def test_a_cluster_that_does_not_answer_and_that_nobody_uses_is_replaced(monkeyp
     monkeypatch.setattr(nodes.LocalCluster, "_has_head", lambda _: True)
     monkeypatch.setattr(nodes.LocalCluster, "connect", connect)
     with labs.home() as home:
-        supervision.start(home, ["sleep", "900"], group=nodes.GROUP, log=home / "log")
-        supervision.note(home, nodes.GROUP, {"address": "127.0.0.1:1", "dashboard": ""})
+        Lab(home).start(["sleep", "900"], group=nodes.GROUP, log=home / "log")
+        Lab(home).note(nodes.GROUP, {"address": "127.0.0.1:1", "dashboard": ""})
         assert not nodes.LocalCluster(Settings.from_env(), None).find()
-        assert nodes.GROUP not in family.groups(home)
+        assert nodes.GROUP not in Lab(home).groups()
 
 
 CONNECT = """
@@ -467,20 +467,20 @@ def test_a_folder_that_others_may_enter_is_not_used():
     with tempfile.TemporaryDirectory() as home:
         (Path(home) / "ray").mkdir(mode=0o755)
         with pytest.raises(BadInput, match="other users may enter it"):
-            make_folder(Path(home))
+            Lab(Path(home)).make_folder()
 
 
 def test_a_link_in_tmp_is_not_followed(tmp_path):
     """Another user who guesses the folder's name could lead Ray's files to another folder of the user's."""
     home, private = tmp_path / "müller", tmp_path / "private"
     private.mkdir(mode=0o700)
-    folder = make_folder(home).parent
+    folder = Lab(home).make_folder().parent
     shutil.rmtree(folder)
     for target in (private, tmp_path / "nowhere"):
         folder.symlink_to(target)
         try:
             with pytest.raises(BadInput, match="other users may enter it"):
-                make_folder(home)
+                Lab(home).make_folder()
         finally:
             folder.unlink()
     assert not list(private.iterdir()) and not (tmp_path / "nowhere").exists()
@@ -490,7 +490,7 @@ def test_a_home_whose_path_is_not_ascii_has_its_sockets_elsewhere(tmp_path, monk
     """Ray's core encodes the path as ASCII. A deep TMPDIR, as on many clusters, is no place either."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("t" * 60)))
     for home in (tmp_path / "müller", tmp_path / ("x" * 90)):
-        folder = make_folder(home)
+        folder = Lab(home).make_folder()
         try:
             assert folder.parent.parent == Path("/tmp") and str(folder).isascii()
             assert len(f"{folder}/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1") < 104
@@ -502,7 +502,7 @@ def test_a_home_whose_path_is_not_ascii_has_its_sockets_elsewhere(tmp_path, monk
 
 
 def test_it_runs_on_without_what_it_can_do_without(lab, home):
-    [monitor] = [member for member in family.running(home, "cluster") if member.role == "head: monitor"]
+    [monitor] = [member for member in Lab(home).running("cluster") if member.role == "head: monitor"]
     os.kill(monitor.pid, signal.SIGKILL)
     until(lambda: not runs(monitor.pid))
     assert lab.is_running and cluster.current() is lab and ray.get(ray.remote(lambda: 1).remote()) == 1
@@ -516,7 +516,7 @@ def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home, monkeypatc
     monkeypatch.setattr(lab, "_leave", lambda: [do() for do in interrupted])
     with pytest.raises(RunStopped, match=r"lab.stop\(\): stopped by you. The cluster has been stopped all"):
         lab.stop()
-    assert family.groups(home) == set()
+    assert Lab(home).groups() == set()
     assert cluster.current() is None
     assert repr(lab).endswith("stopped)") and "stopped" in lab._repr_html_()
     with pytest.raises(LabError, match=r"lab = cluster.start\(\)"):

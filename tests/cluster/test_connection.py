@@ -14,7 +14,8 @@ from labkit.cluster import connection, current, peek
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.cluster.handle import Cluster
 from labkit.errors import NotReachable
-from labkit.local import cluster, family, supervision
+from labkit.local import cluster
+from labkit.local.lab import Lab
 from labkit.machine import free_port
 from labs import python, until
 
@@ -112,9 +113,9 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
         --temp-dir={home}/r --ray-client-server-port={free_port()} --dashboard-agent-listen-port={free_port()}
         --min-worker-port=0 --max-worker-port=0 --object-store-memory=80000000""".split()
     environment = {**os.environ, **auth, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
-    supervision.use(tmp_path, "plain")  # on a busy machine it takes longer than it would be kept
-    head = supervision.start(
-        tmp_path, [sys.executable, *command], group="plain", log=tmp_path / "log", env=environment
+    Lab(tmp_path).use("plain")  # on a busy machine it takes longer than it would be kept
+    head = Lab(tmp_path).start(
+        [sys.executable, *command], group="plain", log=tmp_path / "log", env=environment
     )
     try:
         until(lambda: head.status() is not None)
@@ -136,7 +137,7 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
         assert "as here" in findings["torch"]["text"] and "2 of 2 CPUs" in findings["room"]["text"]
         assert all(finding["ok"] for finding in findings.values())
     finally:
-        supervision.stop(tmp_path)
+        Lab(tmp_path).stop()
 
 
 OWN = """
@@ -159,7 +160,7 @@ def test_a_session_of_the_readers_own_is_not_ended(home, tmp_path):
     assert done.returncode == 0, done.stdout
     lines = done.stdout.splitlines()
     assert sum(line.startswith("True this process has a Ray session") for line in lines) == 2, lines
-    assert lines[-1] == "kept None" and family.groups(home) == set()
+    assert lines[-1] == "kept None" and Lab(home).groups() == set()
 
 
 def test_a_head_on_another_machine_that_falls_silent_is_noticed(monkeypatch):

@@ -13,8 +13,8 @@ import psutil
 import pytest
 import ray
 
-from labkit.local import supervision
 from labkit.local.forkserver.server import differing_variables
+from labkit.local.lab import Lab
 from labkit.local.preload import Preloader
 from labkit.local.variables import Changes
 from labs import runs, until
@@ -50,9 +50,7 @@ class Node:
         self._preloader = Preloader(folder, folder, (early, modules, later))
         self._log = folder / "forkserver-head.log"
         environment = {**os.environ, "LABKIT_NODE": "head"}
-        raylet = supervision.start(
-            folder, ["sleep", "600"], group="cluster", log=folder / "log", env=environment
-        )
+        raylet = Lab(folder).start(["sleep", "600"], group="cluster", log=folder / "log", env=environment)
         self.raylet = raylet.pid
         if prepared:
             self._preloader.prepare("head", environment)
@@ -83,7 +81,7 @@ class Node:
 
     def stop(self):
         self._preloader.stop()
-        supervision.stop(self._home)
+        Lab(self._home).stop()
 
 
 @pytest.fixture(autouse=True)

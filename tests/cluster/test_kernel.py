@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from kernels import FIT, SETUP, Kernel, kernel
-from labkit.local import family
+from labkit.local.lab import Lab
 from labs import until
 
 pytestmark = [
@@ -76,7 +76,7 @@ def test_a_killed_kernel_then_a_new_one_that_is_shut_down_in_a_fit_then_nothing(
     stop = [sys.executable, "-m", "labkit", "stop"]
     done = subprocess.run(stop, capture_output=True, text=True, timeout=300, check=True)
     assert "stopped head: raylet" in done.stdout
-    assert not family.running(home)
+    assert not Lab(home).running()
 
 
 @pytest.mark.each_change
@@ -84,6 +84,6 @@ def test_a_kernel_that_was_killed_alone_is_followed_by_its_cluster(home):
     """No kernel comes back: the supervisor ends the cluster by itself."""
     with kernel(LABKIT_KEEP_SECONDS="2") as notebook:
         notebook.run("from labkit.local.cluster import start\nlab = start()")
-        assert family.groups(home) == {"cluster"}
+        assert Lab(home).groups() == {"cluster"}
         notebook.kill()
-    until(lambda: not family.running(home))
+    until(lambda: not Lab(home).running())

@@ -14,7 +14,8 @@ import time
 import psutil
 import pytest
 
-from labkit.local import family, supervision
+from labkit.local import family
+from labkit.local.lab import Lab
 from labs import python, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/"), pytest.mark.fault]
@@ -66,7 +67,7 @@ def kill(process):
 
 def wait_until_nothing_runs(home):
     began = time.monotonic()
-    until(lambda: not family.running(home))
+    until(lambda: not Lab(home).running())
     return time.monotonic() - began
 
 
@@ -89,7 +90,7 @@ def test_a_kernel_that_is_killed_at_any_moment(home):
 
 def ray_start(home):
     """The process of `ray start`, while it runs."""
-    for member in family.running(home, "cluster", "head"):
+    for member in Lab(home).running("cluster", "head"):
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile
             if member.is_origin and "ray.scripts.scripts" in " ".join(member.process.cmdline()):
                 return member.process
@@ -120,7 +121,7 @@ def test_a_supervisor_that_is_killed_again_and_again_while_a_run_goes_on(home, t
     def supervisors():
         return [
             member.process
-            for member in family.running(home, family.SUPERVISOR)
+            for member in Lab(home).running(family.SUPERVISOR)
             if member.program == "supervisor"
         ]
 
@@ -130,7 +131,7 @@ def test_a_supervisor_that_is_killed_again_and_again_while_a_run_goes_on(home, t
             time.sleep(random.uniform(0, 2))
             (old,), before = supervisors(), step()
             old.kill()
-            until(lambda: supervision.users(home) == {"cluster": [kernel.pid]})
+            until(lambda: Lab(home).users() == {"cluster": [kernel.pid]})
             until(lambda before=before: step() > before + 5)
             print(f"supervisor {number}: the run went on from step {before} to {step()}")
         for process in supervisors():
@@ -164,10 +165,10 @@ def test_two_hosts_with_one_home_both_have_a_cluster_and_end_only_their_own(home
     try:
         wait_for(here, "2")
         wait_for(there, "2")
-        mine = {member.pid for member in family.running(home)}
+        mine = {member.pid for member in Lab(home).running()}
         there.communicate("stop\n", timeout=300)  # it ends its cluster
-        assert {member.pid for member in family.running(home, "cluster") if member.is_origin} <= mine
-        assert [member.program for member in family.running(home, "cluster", "head")].count("raylet") > 0
+        assert {member.pid for member in Lab(home).running("cluster") if member.is_origin} <= mine
+        assert [member.program for member in Lab(home).running("cluster", "head")].count("raylet") > 0
         here.communicate("stop\n", timeout=300)
     finally:
         kill(here)

@@ -12,7 +12,8 @@ import psutil
 import pytest
 import ray
 
-from labkit.local import cluster, family, preload
+from labkit.local import cluster, preload
+from labkit.local.lab import Lab
 from labs import idle, python, runs, until
 
 pytestmark = [
@@ -45,7 +46,7 @@ class Worker:
 
 
 def servers(home):
-    members = family.running(home, "cluster")
+    members = Lab(home).running("cluster")
     return {
         member.node: member.pid for member in members if member.is_origin and member.program == "forkserver"
     }

@@ -9,7 +9,8 @@ import pytest
 
 from kernels import kernel
 from labkit import machine
-from labkit.local import family, variables
+from labkit.local import variables
+from labkit.local.lab import Lab
 from labkit.local.variables import REMOVED, Changes, changes
 
 BEFORE = {
@@ -89,7 +90,7 @@ def test_a_restarted_kernel_gives_its_workers_what_ray_init_would(home, tmp_path
             there = f"os.chdir({str(tmp_path)!r})"
             mine, folder, actor, task, explicit, said = seen(second.run(code.replace("FIRST", there) + LOOK))
             (theirs, *where, parent, imported) = actor
-            log = (family.folder_of(home) / "forkserver-head.log").read_text()
+            log = (Lab(home).folder / "forkserver-head.log").read_text()
             secrets = {name for name in mine if variables._is_secret(name, mine[name])}
             without = set() if not preload else secrets & now.keys()
             for name in now.keys() - without - {"RAY_health_check_period_ms"}:
@@ -104,7 +105,7 @@ def test_a_restarted_kernel_gives_its_workers_what_ray_init_would(home, tmp_path
             if not preload:
                 (server,) = [
                     member.pid
-                    for member in family.running(home, "cluster")
+                    for member in Lab(home).running("cluster")
                     if member.is_origin and member.program == "forkserver"
                 ]
                 assert parent == server, log

@@ -10,7 +10,7 @@ import pytest
 
 from course import faults
 from labkit.errors import BadInput
-from labkit.local import family
+from labkit.local.lab import Lab
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
 from labs import runs, until
@@ -24,7 +24,7 @@ def test_a_notice_reaches_the_node(lab, home):
     assert fault.outcome == "made", fault
     # Idle and drained, so Ray ends it, but not its fork server.
     until(lambda: added.name not in [node.name for node in lab.nodes])
-    left = family.running(home, "cluster", added.name)
+    left = Lab(home).running("cluster", added.name)
     assert any(runs(member.pid) for member in left)
     lab.remove_node(lab.add_node(cpus=1))
     assert not any(runs(member.pid) for member in left)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labkit.__main__ import main
-from labkit.local import supervision
+from labkit.local.lab import Lab
 from labkit.runs.record import this_process
 from records import write
 
@@ -20,7 +20,7 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
     yield tmp_path / "home"
-    supervision.stop(tmp_path / "home")
+    Lab(tmp_path / "home").stop()
 
 
 def file(path: Path) -> Path:
@@ -86,7 +86,7 @@ def test_what_runs_or_is_marked_stays_with_its_checkpoints(home):
 def test_a_lab_that_runs_is_not_cleaned(home, tmp_path, capsys):
     folder = write(home)
     age(home)
-    supervision.start(home, SLEEP, group="store", log=tmp_path / "log")
+    Lab(home).start(SLEEP, group="store", log=tmp_path / "log")
     assert clean() == 2 and "python -m labkit stop" in capsys.readouterr().err and folder.exists()
     assert main(["stop"]) == 0 and clean() == 0 and not folder.exists()
 

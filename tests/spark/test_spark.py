@@ -13,7 +13,8 @@ import pytest
 import labs
 from kernels import kernel
 from labkit.errors import BadInput, LabError
-from labkit.local import family, spark, supervision, temporary
+from labkit.local import spark, temporary
+from labkit.local.lab import Lab
 from labkit.local.spark import group
 from labkit.spark.prepared import folder_of
 from labs import processes_of, python, until, wait_until_nothing_lives
@@ -51,7 +52,7 @@ def test_two_executors(home):
     context = session.sparkContext
     assert context.defaultParallelism == 2
     mine = group()
-    assert [member.role for member in family.running(home, mine) if member.is_origin] == ["spark: java"]
+    assert [member.role for member in Lab(home).running(mine) if member.is_origin] == ["spark: java"]
     pids = context.parallelize(range(2), 2).map(lambda _: os.getppid()).collect()
     assert len(set(pids)) == 2  # one Python daemon under each executor
     # Not out of the zip that Spark would put before it: each new process would compile that again.
@@ -62,7 +63,7 @@ def test_two_executors(home):
     assert stat.S_IMODE(defaults.stat().st_mode) == 0o600
     secret = defaults.read_text().split("spark.authenticate.secret ")[1].split()[0]
     assert context.getConf().get("spark.authenticate.secret") == secret
-    members = [member.process for member in family.running(home, mine)]
+    members = [member.process for member in Lab(home).running(mine)]
     commands = [" ".join(process.cmdline()) for process in members]
     assert len(commands) >= 5  # driver, two executors with their Python daemons
     assert not any(secret in command for command in commands)
@@ -74,7 +75,7 @@ def test_two_executors(home):
     }
     assert {ip.removeprefix("::ffff:") for ip in addresses} <= {"127.0.0.1", "::1"}
     labs.end_spark()
-    until(lambda: not family.groups(home))
+    until(lambda: not Lab(home).groups())
 
 
 THEIRS = {
@@ -119,8 +120,8 @@ def test_ranks_get_a_folder_for_temporary_files_in_which_sockets_fit(home, varia
         assert ("TMPDIR" in os.environ) == (kind != "gone")
         if kind != "gone":
             assert Path(os.environ["TMPDIR"]).samefile(folder)
-        supervision.stop(home)
-        until(lambda: not family.groups(home))
+        Lab(home).stop()
+        until(lambda: not Lab(home).groups())
 
 
 LOADER = """
@@ -152,7 +153,7 @@ def test_an_old_spark_and_another_python_are_replaced(home):
     old = {"SPARK_HOME": "/opt/spark-2.4.8", "SPARK_CONF_DIR": "/opt/spark-2.4.8/conf"}
     done = python(SESSION, **old, PYSPARK_PYTHON="/usr/bin/python9", PYSPARK_DRIVER_PYTHON="jupyter")
     assert "rows 3" in done.stdout and done.returncode == 0, done.stdout
-    until(lambda: not family.groups(home))  # a script that just ends leaves nothing
+    until(lambda: not Lab(home).groups())  # a script that just ends leaves nothing
 
 
 def test_a_home_with_a_space_and_an_umlaut(home):
@@ -161,7 +162,7 @@ def test_a_home_with_a_space_and_an_umlaut(home):
     assert "rows 3" in done.stdout and done.returncode == 0, done.stdout
     (log,) = spaced.glob("spark/*/logs/driver.log")
     assert log.is_file()
-    until(lambda: not family.groups(spaced))
+    until(lambda: not Lab(spaced).groups())
 
 
 def test_a_home_that_cannot_be_written_to(home):
@@ -186,11 +187,11 @@ def test_labkit_stop_ends_the_spark_of_a_living_kernel_and_a_kill_leaves_nothing
         assert begun.error is None, begun.error
         done = python("from labkit.__main__ import main; main(['stop'])")
         assert "stopped spark: java" in done.stdout
-        assert family.groups(home) == set()
+        assert Lab(home).groups() == set()
         assert not any("java" in line for line in processes_of(home))
     with kernel() as notebook:
         begun = notebook.run(SESSION.replace("local[1]", "local-cluster[1,1,1024]"))
         assert begun.error is None, begun.error
         notebook.kill()
         wait_until_nothing_lives(home)
-    assert family.groups(home) == set()
+    assert Lab(home).groups() == set()

@@ -16,6 +16,7 @@ import pytest
 
 from labkit.errors import BadInput, RunFailed, RunStopped
 from labkit.local import family, spark
+from labkit.local.lab import Lab
 from labkit.local.spark import group
 from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
@@ -39,7 +40,7 @@ def session(home):
 
 def ranks() -> list:
     """The processes of ranks that torchrun has started for this process's Spark."""
-    members = family.running(Path(os.environ["LABKIT_HOME"]), group())
+    members = Lab(Path(os.environ["LABKIT_HOME"])).running(group())
     return [member for member in members if "TORCHELASTIC_RUN_ID" in member.environment]
 
 
@@ -87,7 +88,7 @@ def test_ranks_are_followed(distributor, home, capsys):
         dist.destroy_process_group()
         return {"loss": 0.5, "group": os.environ[family.MARK]}  # by which a session finds its ranks
 
-    mark = family.mark(home, group())[family.MARK]
+    mark = Lab(home).mark(group())[family.MARK]
     with panel.watch(distributor):
         assert distributor.run(train, 2) == {"loss": 0.5, "group": mark}
     state = panel.state
@@ -322,7 +323,7 @@ def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors
 
     def take() -> None:
         while not taken and not over.wait(0.02):
-            for member in family.running(Path(os.environ["LABKIT_HOME"]), group()):
+            for member in Lab(Path(os.environ["LABKIT_HOME"])).running(group()):
                 with contextlib.suppress(psutil.Error, OSError):
                     command = " ".join(member.process.cmdline())
                     port = re.search(r"--rdzv_endpoint=127.0.0.1:(\d+)", command)

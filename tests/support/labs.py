@@ -17,7 +17,8 @@ import psutil
 import pytest
 import ray
 
-from labkit.local import cluster, supervision
+from labkit.local import cluster
+from labkit.local.lab import Lab
 
 ROOT = Path(__file__).resolve().parents[2]  # of the checkout
 
@@ -36,7 +37,7 @@ def home() -> Iterator[Path]:
         if (lab := cluster.current()) is not None:
             lab.stop()
         end_spark()
-        supervision.stop(folder)
+        Lab(folder).stop()
         os.environ.clear()
         os.environ.update(before)
         shutil.rmtree(folder, ignore_errors=True)

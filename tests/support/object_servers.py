@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 
 import web
-from labkit.local import family, storage, supervision
+from labkit.local import storage
+from labkit.local.lab import Lab
 from labkit.settings import Settings
 
 NAMED = {
@@ -32,12 +33,12 @@ def embedded(home: Path) -> Iterator[storage.Store]:
     finally:
         for handle in [handle for handle in storage._handles if handle.home == home]:
             handle.stop()
-        supervision.stop(home)
+        Lab(home).stop()
 
 
 def process(store: storage.Store) -> psutil.Process:
     """The process of an embedded server."""
-    (member,) = family.running(store.home, "store")
+    (member,) = Lab(store.home).running("store")
     return member.process
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.local import family, supervision
+from labkit.local.lab import Lab
 from labs import runs
 
 pytestmark = pytest.mark.slow
@@ -73,10 +73,10 @@ def test_doctor_says_no_secret_also_on_a_terminal_that_is_not_utf_8(run, tmp_pat
 @pytest.mark.parametrize("in_use", [False, True])
 def test_stop_stops_what_the_lab_started_and_nothing_else_and_warns_the_open_notebook(run, tmp_path, in_use):
     home = tmp_path / "home"
-    ours = supervision.start(home, ["sleep", "60"], group="one", log=tmp_path / "log")
+    ours = Lab(home).start(["sleep", "60"], group="one", log=tmp_path / "log")
     other = subprocess.Popen(["sleep", "60"], start_new_session=True)
     if in_use:
-        supervision.use(home, "one")  # this process is the notebook
+        Lab(home).use("one")  # this process is the notebook
     try:
         done = run("stop")
         assert done.returncode == 0
@@ -84,16 +84,16 @@ def test_stop_stops_what_the_lab_started_and_nothing_else_and_warns_the_open_not
         assert first == f"stopped one: sleep (process {ours.pid})"
         assert ["restart its kernel" in line for line in more] == [True] * in_use
         assert not runs(ours.pid) and other.poll() is None
-        assert not family.running(home)
+        assert not Lab(home).running()
     finally:
         other.kill()
         other.wait()
-        supervision.stop(home)
+        Lab(home).stop()
 
 
 def test_stop_without_a_lab_names_its_home_and_the_labs_that_run(run, tmp_path):
     other = tmp_path / "another home"
-    supervision.start(other, ["sleep", "60"], group="one", log=tmp_path / "log")
+    Lab(other).start(["sleep", "60"], group="one", log=tmp_path / "log")
     try:
         done = run("stop", LABKIT_HOME="home")
         assert done.returncode == 0
@@ -104,4 +104,4 @@ def test_stop_without_a_lab_names_its_home_and_the_labs_that_run(run, tmp_path):
         stopped = subprocess.run(line.partition("stop that one: ")[2], shell=True, capture_output=True)
         assert b"stopped one: sleep" in stopped.stdout  # the fix works when it is pasted
     finally:
-        supervision.stop(other)
+        Lab(other).stop()

@@ -16,7 +16,8 @@ import pytest
 
 from labkit import process_info
 from labkit.errors import LabError, NotReachable
-from labkit.local import family, supervision
+from labkit.local import family, lab
+from labkit.local.lab import Lab
 from labs import processes_of, runs, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/")]
@@ -30,14 +31,14 @@ def home(monkeypatch):
     folder = Path(tempfile.mkdtemp(prefix="lk"))
     monkeypatch.setenv("LABKIT_HOME", str(folder))
     yield folder
-    supervision.stop(folder)
+    Lab(folder).stop()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
 def start(home, tmp_path):
     def start(command, group="one", **more):
-        return supervision.start(home, command, group=group, log=tmp_path / "log", **more)
+        return Lab(home).start(command, group=group, log=tmp_path / "log", **more)
 
     return start
 
@@ -45,13 +46,13 @@ def start(home, tmp_path):
 def sleepers(home, group="one"):
     return [
         member.pid
-        for member in family.running(home, group)
+        for member in Lab(home).running(group)
         if process_info.program_name(member.process) == "sleep"
     ]
 
 
 def supervisors(home):
-    members = family.running(home, family.SUPERVISOR)
+    members = Lab(home).running(family.SUPERVISOR)
     return [member.process for member in members if member.program == "supervisor"]
 
 
@@ -65,10 +66,10 @@ def supervisor_of(home):
 USER = """
 import os, sys, time
 from pathlib import Path
-from labkit.local import supervision
+from labkit.local.lab import Lab
 home, keep, fork = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-supervision.use(home, "one", keep=keep)
-supervision.start(home, ["sleep", "900"], group="one", log=home / "log")
+Lab(home).use("one", keep=keep)
+Lab(home).start(["sleep", "900"], group="one", log=home / "log")
 if fork == "fork" and os.fork() == 0:
     time.sleep(600)
     os._exit(0)
@@ -128,16 +129,16 @@ def test_what_cannot_be_started_is_an_error(home, start, tmp_path):
     with pytest.raises(LabError, match="no-such-program"):
         start(["/no-such-program"])
     with pytest.raises(LabError, match="LABKIT_HOME"):
-        supervision.start(home, SLEEP, group="one", log=home / "ray" / "log" / "x" / ("y" * 300))
+        Lab(home).start(SLEEP, group="one", log=home / "ray" / "log" / "x" / ("y" * 300))
     (tmp_path / "file").touch()
     with pytest.raises(NotReachable, match="start the lab's supervisor"):
-        supervision.use(tmp_path / "file" / "home", "one")
-    assert family.groups(home) == set()
+        Lab(tmp_path / "file" / "home").use("one")
+    assert Lab(home).groups() == set()
 
 
 def test_only_its_user_reaches_its_socket(home, start):
     start(SLEEP)
-    path = family.folder_of(home) / "lab.sock"
+    path = Lab(home).folder / "lab.sock"
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.parent.stat().st_mode & 0o777 == 0o700
 
@@ -169,11 +170,11 @@ def test_stop_ends_all_of_a_group_and_nothing_else(home, start, tmp_path, script
         until(
             lambda: len(sleepers(home)) + len(sleepers(home, family.SUPERVISOR)) >= script.count("sleep 12")
         )
-        mine = {member.pid for member in family.running(home)} - {kept.pid, supervisor_of(home).pid}
-        assert supervision.stop(home, "one") and not family.running(home, "one")
+        mine = {member.pid for member in Lab(home).running()} - {kept.pid, supervisor_of(home).pid}
+        assert Lab(home).stop("one") and not Lab(home).running("one")
         assert runs(kept.pid) and began.status() is not None
-        supervision.stop(home)
-        assert not any(map(runs, {*mine, kept.pid})) and not family.running(home)
+        Lab(home).stop()
+        assert not any(map(runs, {*mine, kept.pid})) and not Lab(home).running()
         assert other.poll() is None
     finally:
         other.kill()
@@ -195,18 +196,18 @@ def test_the_temporary_folder_of_a_terminated_process_goes_with_it(start, home, 
     until(lambda: (tmp_path / "log").read_text())
     folder = Path((tmp_path / "log").read_text().strip()).parent
     assert folder.name.startswith("pymp-") and folder.exists()
-    supervision.stop(home, "one")
+    Lab(home).stop("one")
     assert not folder.exists()
 
 
 def test_a_process_of_another_lab_is_not_ours(home, start, tmp_path):
     (tmp_path / "other").mkdir()
     start(SLEEP)
-    other = supervision.start(tmp_path / "other", SLEEP, group="one", log=tmp_path / "log")
-    assert other.pid not in {member.pid for member in family.running(home)}
-    supervision.stop(home)
+    other = Lab(tmp_path / "other").start(SLEEP, group="one", log=tmp_path / "log")
+    assert other.pid not in {member.pid for member in Lab(home).running()}
+    Lab(home).stop()
     assert runs(other.pid)
-    supervision.stop(tmp_path / "other")
+    Lab(tmp_path / "other").stop()
     assert not runs(other.pid)
 
 
@@ -218,27 +219,27 @@ def test_a_process_of_another_lab_is_not_ours(home, start, tmp_path):
 def test_a_killed_user_leaves_nothing_also_where_a_fork_of_it_lives(home, user, fork):
     """A fork holds the sockets of its parent."""
     process = user(fork=fork)
-    assert supervision.users(home) == {"one": [process.pid]}
+    assert Lab(home).users() == {"one": [process.pid]}
     process.kill()
     process.wait()
-    until(lambda: not family.running(home))  # also the supervisor
+    until(lambda: not Lab(home).running())  # also the supervisor
 
 
 def test_another_user_keeps_it_running(home, user):
     process = user()
-    supervision.use(home, "one", keep=0.5)
+    Lab(home).use("one", keep=0.5)
     process.kill()
     process.wait()
-    until(lambda: supervision.users(home) == {"one": [os.getpid()]})
+    until(lambda: Lab(home).users() == {"one": [os.getpid()]})
     time.sleep(2)  # longer than it is kept
     assert sleepers(home)
     two = user(keep=60)
-    assert supervision.leave(home, "one")  # the other one uses it
+    assert Lab(home).leave("one")  # the other one uses it
     two.kill()
     two.wait()
-    supervision.use(home, "one", keep=0.5)
-    until(lambda: supervision.users(home) == {"one": [os.getpid()]})
-    assert not supervision.leave(home, "one")
+    Lab(home).use("one", keep=0.5)
+    until(lambda: Lab(home).users() == {"one": [os.getpid()]})
+    assert not Lab(home).leave("one")
     until(lambda: not sleepers(home))
 
 
@@ -259,11 +260,11 @@ def test_a_killed_supervisor_is_replaced_and_its_processes_run_on(home, user):
     process = user()
     before, pids = supervisor_of(home), sleepers(home)
     before.kill()
-    until(lambda: supervision.users(home) == {"one": [process.pid]})
+    until(lambda: Lab(home).users() == {"one": [process.pid]})
     assert supervisor_of(home) != before and sleepers(home) == pids
     process.kill()
     process.wait()
-    until(lambda: not family.running(home))
+    until(lambda: not Lab(home).running())
 
 
 @pytest.mark.parametrize("way", ["killed", "frozen with its user"])
@@ -276,30 +277,30 @@ def test_stop_without_a_supervisor_leaves_nothing(home, user, way):
     else:
         supervisor_of(home).suspend()
         supervisor_of(home).kill()
-    supervision.stop(home)
-    until(lambda: not family.running(home))
+    Lab(home).stop()
+    until(lambda: not Lab(home).running())
 
 
 def test_of_two_that_start_at_once_one_stays(home, tmp_path):
-    folder = family.make_folder(home)
-    command = [sys.executable, "-P", supervision.supervisor.__file__, str(home), str(folder)]
-    environment = {**os.environ, **family.mark(home, family.SUPERVISOR)}
+    folder = Lab(home).make_folder()
+    command = [sys.executable, "-P", lab.supervisor.__file__, str(home), str(folder)]
+    environment = {**os.environ, **Lab(home).mark(family.SUPERVISOR)}
     both = [subprocess.Popen(command, env=environment) for _ in range(2)]
-    supervision.use(home, "one")  # this may start a third one
-    until(lambda: len(family.running(home)) == 1)
-    assert supervision.users(home) == {"one": [os.getpid()]}
-    supervision.stop(home)
+    Lab(home).use("one")  # this may start a third one
+    until(lambda: len(Lab(home).running()) == 1)
+    assert Lab(home).users() == {"one": [os.getpid()]}
+    Lab(home).stop()
     assert [process.wait(300) for process in both] == [0, 0]
 
 
 def test_one_of_another_version_is_named_at_once_and_can_be_stopped(home, start, monkeypatch):
     start(SLEEP)
-    monkeypatch.setattr(supervision, "PROTOCOL", 0)
-    monkeypatch.setattr(supervision, "_START_SECONDS", 1e9)
+    monkeypatch.setattr(lab, "PROTOCOL", 0)
+    monkeypatch.setattr(lab, "_START_SECONDS", 1e9)
     with pytest.raises(NotReachable, match="another version") as raised:
-        supervision.use(home, "two")
+        Lab(home).use("two")
     assert "labkit stop" in raised.value.fix
-    assert supervision.stop(home) and not family.running(home)
+    assert Lab(home).stop() and not Lab(home).running()
 
 
 # -- one home, two hosts ----------------------------------------------------------------------------------
@@ -311,7 +312,7 @@ def test_two_hosts_with_one_home_never_end_each_others(home, user, space):
     """As two machines, or two containers."""
     user(keep=60)
     there = [*space, sys.executable, "-P", "-c"]
-    code = USER.replace("time.sleep(900)", "print(supervision.stop(home), flush=True)")
+    code = USER.replace("time.sleep(900)", "print(Lab(home).stop(), flush=True)")
     done = subprocess.run(
         ["unshare", *there, code, home, "60", ""], capture_output=True, text=True, timeout=300
     )
@@ -321,7 +322,7 @@ def test_two_hosts_with_one_home_never_end_each_others(home, user, space):
     try:
         assert beside.stdout.readline() == "ready\n"
         (pid,) = sleepers(home)
-        supervision.stop(home)
+        Lab(home).stop()
         assert not runs(pid)
         time.sleep(1.5)
         assert any("sleep 900" in line for line in processes_of(home))  # that of the other host

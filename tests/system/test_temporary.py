@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.local import family, supervision, temporary
+from labkit.local import temporary
+from labkit.local.lab import Lab
 from labs import until
 
 # As multiprocessing's fork server and DataLoader's workers listen.
@@ -24,7 +25,7 @@ with Listener(family="AF_UNIX") as listener:
 def home():
     with tempfile.TemporaryDirectory(prefix="lk", dir="/tmp") as folder:
         yield Path(folder)
-        supervision.stop(Path(folder))
+        Lab(Path(folder)).stop()
 
 
 @pytest.mark.parametrize("kind", ["long", "gone", "relative", "a file", "of TMP", "short"])
@@ -43,21 +44,21 @@ def test_what_the_lab_starts_can_listen_in_its_folder(home, tmp_path, monkeypatc
         folder = home
     monkeypatch.setenv("TMP" if kind == "of TMP" else "TMPDIR", "some" if kind == "relative" else str(folder))
     log = home / "log"
-    started = supervision.start(home, [sys.executable, "-c", LISTEN], group="one", log=log)
+    started = Lab(home).start([sys.executable, "-c", LISTEN], group="one", log=log)
     until(lambda: started.status() is not None, 60)
     printed = log.read_text()
     assert "listens in " in printed, printed
     where = Path(printed.split("listens in ")[1].strip())
     if kind in ("long", "of TMP"):
         assert not where.exists() or where.samefile(folder)  # the reader's folder, by a short path
-        assert where.parent == family.folder_of(home) and temporary.problem({"TMPDIR": str(where)}) == ""
+        assert where.parent == Lab(home).folder and temporary.problem({"TMPDIR": str(where)}) == ""
     elif kind in ("gone", "a file"):
         assert str(where) == "/tmp"  # as Python does it without a variable
     else:
         assert where == folder.resolve()
-    supervision.stop(home)
-    until(lambda: not family.running(home), 30)
-    until(lambda: not list(family.folder_of(home).glob(f"{temporary.PREFIX}*")), 30)
+    Lab(home).stop()
+    until(lambda: not Lab(home).running(), 30)
+    until(lambda: not list(Lab(home).folder.glob(f"{temporary.PREFIX}*")), 30)
     assert folder.exists() == (kind != "gone")
 
 

@@ -127,7 +127,7 @@ def followed(home, name, make, counts, seconds, epochs):
     return panel.state, runs.latest(name)
 
 
-def shown(state, record):
+def seen_of(state, record):
     """All that a reader sees of epochs: history, checkpoints, log, bar, and the places of the curve."""
     state.status = "running"  # as it was drawn last
     live = shown(state, state.ended_at)
@@ -159,7 +159,7 @@ def test_epochs_are_those_of_the_loop(lab, home, make, counts):
     for number in range(RUNS):
         seconds = SPEEDS[number % len(SPEEDS)]
         name = f"{make.__name__}-{counts.replace(' ', '-')}-{number}"
-        seen = shown(*followed(home, name, make, counts, seconds, 3))
+        seen = seen_of(*followed(home, name, make, counts, seconds, 3))
         if seen != expected(places, 3, whole=counts != "fractions"):
             wrong.append((seconds, seen))
     print(f"{make.__name__}, {counts}: {len(wrong)} wrong of {RUNS}")
@@ -175,7 +175,7 @@ def test_a_resumed_loop_keeps_its_numbers_and_its_bar(lab, home, make, counts):
         name = f"{make.__name__}-{counts.replace(' ', '-')}-resumed-{number}"
         followed(home, name, make, counts, seconds, 2)
         state, record = followed(home, name, make, counts, seconds, 4)
-        seen = shown(state, record)
+        seen = seen_of(state, record)
         if seen != expected((3.0, 4.0), 4, before=2) or state.note != "went on after epoch 2 of 4":
             wrong.append((seconds, seen, state.note))
     print(f"{make.__name__}, resumed {counts}: {len(wrong)} wrong of {RUNS}")

@@ -29,7 +29,7 @@ from ray.util import placement_group_table
 from labkit import runs
 from labkit.cluster import capacity
 from labkit.errors import BadInput, NoRoom, RunFailed, RunStopped
-from labkit.local import family
+from labkit.local.lab import Lab
 from labkit.panel.reporters import NullReporter
 from labkit.settings import Settings
 from labkit.train import TrainPanel
@@ -53,7 +53,7 @@ def panel(home):
 
 def _controllers(home):
     """Ray Train's controllers on the cluster of this home."""
-    ours = {member.pid for member in family.running(home)}
+    ours = {member.pid for member in Lab(home).running()}
     controllers = []
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):

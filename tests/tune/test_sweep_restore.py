@@ -7,7 +7,7 @@ import time
 import pytest
 
 from kernels import kernel
-from labkit.local import supervision
+from labkit.local.lab import Lab
 from labkit.tune import trials
 from labs import home as home_of_its_own
 
@@ -93,7 +93,7 @@ print("rows", sorted(len(result.metrics_dataframe) for result in results))
 def home():
     with home_of_its_own() as folder:
         yield folder
-        supervision.stop(folder)
+        Lab(folder).stop()
 
 
 def steps(home):
@@ -135,7 +135,7 @@ def test_a_sweep_that_is_killed_twice(home):
     """First with Tune's files cut off as a kill may leave them, and the cluster gone; then at any moment."""
     before = [killed_in(home, FIT, when=lambda: len(over(home)) >= 2)]
     done = [over(home)]
-    supervision.stop(home)  # Tune finds files of a sweep in the folder of Ray's session, too
+    Lab(home).stop()  # Tune finds files of a sweep in the folder of Ray's session, too
     cut_off_the_files_of_tune(home)
     more = random.randrange(4, 3 * STEPS)
     before.append(killed_in(home, RESTORE, when=lambda: len(steps(home)) >= before[0] + more))
