@@ -64,5 +64,5 @@ def test_what_the_lab_starts_can_listen_in_its_folder(home, tmp_path, monkeypatc
 
 def test_an_environment_that_fits_stays(tmp_path):
     for variables in ({}, {"A": "1"}, {"TMPDIR": "/tmp"}):
-        assert temporary.with_a_short_one(variables, tmp_path) == variables
+        assert temporary.with_a_short_one(variables, Lab(tmp_path).make_folder) == variables
     assert not os.listdir(tmp_path)
