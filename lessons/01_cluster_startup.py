@@ -71,12 +71,12 @@ for process in psutil.process_iter(["name"]):
 #
 # - The Global Control Service or **GCS** (`gcs_server`), one per cluster, keeps track of nodes and actors.
 # - A **raylet**, one per node, starts worker processes and assigns them to tasks.
-# - **Worker processes** run your code. Ray calls them `ray::` and then what they are doing, for example `ray::IDLE`.
+# - **Worker processes** run your code. Ray calls them `ray::` and then what they are doing, for example `ray::IDLE`; none may have started yet. (`ray::DashboardAgent` and `ray::RuntimeEnvAgent` help the raylet.)
 # - Your notebook is the **driver**: it submits work.
 #
 # ![The notebook is the driver; a head node with GCS, raylet and workers; a second node with raylet and workers](images/nodes.svg)
 #
-# > **What the lab changes in Ray.** Worker processes are forked from one that has imported PyTorch, so they start in a fraction of a second (`LABKIT_PRELOAD=0` switches it off). Ray's log lines are off, because the panels show what matters. Every process must know a secret, the token; Ray announced that 2.61 will require one in all clusters.
+# > **What the lab changes in Ray.** Worker processes are forked from one that has imported PyTorch, so they start in a fraction of a second (`LABKIT_PRELOAD=0` switches it off). Most of Ray's log lines are off, because the panels show what matters. Every process must know a secret, the token; Ray announced that 2.61 will require one in all clusters, and warned of it above.
 
 # %% [markdown] tags=["instructor"]
 # **`RAY_ADDRESS` is set on a machine of the institute.** Then `cluster.start()` connects to that cluster. Say: "Unset it for this lesson."
@@ -345,7 +345,7 @@ def seconds_per_row(seconds, rows):
     return seconds / rows
 
 
-long_nap = nap.options(num_cpus=2).remote(20)
+long_nap = nap.options(num_cpus=2).remote(20)  # this one holds two CPUs
 both = [seconds_per_row.remote(6, rows) for rows in (3, 0)]
 ready, waiting = ray.wait(both, num_returns=2)
 
@@ -374,7 +374,7 @@ for task in tasks("nap", "RUNNING") + tasks("seconds_per_row", "FAILED"):
 failed = tasks("seconds_per_row", "FAILED")
 print(failed[0].error_message)
 reveal("01-g", "that it failed, and why" if failed[0].error_message else "nothing")
-ray.cancel(long_nap)
+ray.cancel(long_nap, force=True)  # ends its process: nothing else interrupts `time.sleep`
 
 # %% tags=["claim"]
 assert len(failed) == 1 and "ZeroDivisionError" in failed[0].error_message

@@ -180,9 +180,9 @@ pandas.DataFrame({record.name: record.seconds for record in (one, two)}).round(2
 # - If your loader shuffles, call `loader.sampler.set_epoch(epoch)` at the start of each epoch, or every epoch uses the same order. With one worker there is no such sampler, so ask `hasattr` first.
 # - With two or more workers it builds the loader again, and not all of your settings survive. A sampler of your own, such as `SubsetRandomSampler`, is replaced by one over *all* rows, so you'd train on rows that you kept for validation: split with `torch.utils.data.Subset` instead. With `batch_sampler=` each item becomes a single row, so pass `batch_size=`. `prefetch_factor` and `persistent_workers` are lost. If you divide the rows yourself, `add_dist_sampler=False` keeps your loader.
 #
-# **3 · `report`** sends metrics, and Ray keeps those of rank 0, but only together with a checkpoint (lesson 03b). Here there is none, so `result.metrics` is `None`. The lab's record has every report: `two.history`. All ranks have to call it equally often; lesson 03b shows what happens otherwise.
+# **3 · `report`** sends metrics, and Ray keeps those of rank 0, but only together with a checkpoint (lesson 03b). Here there is none, so the `metrics` of a result are `None`. The lab's record has every report: `two.history`. All ranks have to call it equally often; lesson 03b shows what happens otherwise.
 #
-# **4 · `TorchTrainer`** starts the workers, gives each one CPU (or, with `use_gpu=True`, one GPU), and connects them into a **process group**.
+# **4 · `TorchTrainer`** starts the workers, gives each of them one CPU (or, with `use_gpu=True`, one GPU), and connects them into a **process group**.
 #
 # ## A GPU for each worker
 # `ScalingConfig(num_workers=2, use_gpu=True)` reserves a GPU for each worker, and nothing in your loop changes: `get_device()` returns the worker's GPU, and `prepare_model` moves the model there. In these workers Ray sets `CUDA_VISIBLE_DEVICES`, a list of the GPUs that a process may see, to those of all workers on the same machine.
@@ -245,8 +245,8 @@ else:
 assert 0 < apart < 1e-3
 
 # %% [markdown]
-# The average of two gradients over 64 images each is the gradient over all 128. Floats are rounded after each addition, and the two runs add in a different order, so the last digits differ. This is worth checking in your own project. Train once with one
-# process and the global batch, and once with your workers, both with `shuffle=False`. If the weights differ by more than rounding, a worker sees the wrong rows, or the gradients aren't averaged. With shuffling, dropout, batch normalization or unequal seeds they differ anyway.
+# The average of two gradients over 64 images each is the gradient over all 128. Floats are rounded after each addition, and the two runs add in a different order. After one epoch only the last digits differ, and the difference grows with each step. This is worth checking in your own project. Train one epoch with one
+# process and the global batch, and one with your workers, both with `shuffle=False`. If the weights differ by more than rounding, a worker sees the wrong rows, or the gradients aren't averaged. With shuffling, dropout, batch normalization or unequal seeds they differ anyway.
 #
 # The panels show different losses for the same model: each is the loss of the last batch on rank 0, which had 64 images in one run and 128 in the other.
 #

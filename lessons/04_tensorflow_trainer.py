@@ -113,7 +113,7 @@ trainer = TensorflowTrainer(
 with panel.watch(trainer):
     result = trainer.fit()
 
-reveal("04-a", 128 // 2)
+reveal("04-a", 128 // 2)  # the comparison below proves it
 
 # %% tags=["claim"]
 assert result.return_value == 8 * 11  # 1408 / 128: a step uses 128 rows of both workers together
@@ -131,7 +131,7 @@ assert result.return_value == 8 * 11  # 1408 / 128: a step uses 128 rows of both
 #
 # ![A global batch of 128 is cut into 64 for each of two replicas; their gradients are summed, and all copies are updated alike](images/strategy.svg)
 #
-# **The batch** is where PyTorch users stumble. A strategy treats the batch that it gets as the **global batch** and divides it. PyTorch does the opposite: there you give each worker its own batch of 64, and the global batch is 128.
+# **The batch** is where PyTorch users make mistakes. A strategy treats the batch that it gets as the **global batch** and divides it. PyTorch does the opposite: there you give each worker its own batch of 64, and the global batch is 128.
 #
 # ### Exercise 04-1 ★ · A batch for all of them
 # There are four workers and 4,608 rows, so each worker trains on 1,152 of them. Each should use 48 rows per step. Which `batch_size` do you choose? And if you choose 48 by mistake: how many rows does each worker use per step, and how many updates does an epoch have?
@@ -219,7 +219,7 @@ check("04-2", fixed_loop, len(train))
 
 # %% [markdown]
 # ## Divided once
-# Every worker called `in_batches(train, …)` with *all* rows, and still no row was used twice. That's because TensorFlow divides a `tf.data.Dataset` among the workers by itself, which is called **auto-sharding**. It saves you a line, and it bites you when something else has divided the rows already: each worker
+# Every worker called `in_batches(train, …)` with *all* rows, and still no row was used twice. That's because TensorFlow divides a `tf.data.Dataset` among the workers by itself, which is called **auto-sharding**. It saves you a line, and it does harm when something else has divided the rows already: each worker
 # then uses only a part of its part, and the only sign is short epochs. Ray Data's `to_tf` switches auto-sharding off.
 #
 # ### Exercise 04-4 ★ · Sharded once
@@ -281,7 +281,7 @@ class Report(tf.keras.callbacks.Callback):
 #
 # ### Exercise 04-3 ★★★ · A loop that resumes
 # Write the loop. It trains `make_model()` on `in_batches(train[:512], 128)` until three epochs are done in all, under a strategy, with the callback `Report(breaks_in=1 if first == 0 else None)`. `first` is the epoch to start with: 0 in a new run, and otherwise the one after the saved epoch. Load the model *inside the scope*, and pass `initial_epoch` to `fit`.
-# Return `{"first": …, "updates": …}`, with the updates counted as in 04-2. In the check, the second epoch fails on both workers, and Ray starts the loop again.
+# Return `{"first": …, "updates": …, "replicas": …}`, with updates and replicas counted as in 04-2. In the check, the second epoch fails on both workers, and Ray starts the loop again.
 #
 # <details><summary>A version with blanks</summary>
 #
@@ -299,7 +299,8 @@ class Report(tf.keras.callbacks.Callback):
 #                     first = ___
 #     report = Report(breaks_in=1 if first == 0 else None)
 #     model.fit(in_batches(train[:512], 128), initial_epoch=___, epochs=3, verbose=0, callbacks=[report])
-#     return {"first": first, "updates": int(model.optimizer.iterations.numpy())}
+#     replicas = model.distribute_strategy.num_replicas_in_sync
+#     return {"first": first, "updates": int(model.optimizer.iterations.numpy()), "replicas": replicas}
 # ```
 # </details>
 
@@ -322,7 +323,8 @@ def train_resumable(config):
                     first = json.load(file)["epoch"] + 1
     report = Report(breaks_in=1 if first == 0 else None)
     model.fit(in_batches(train[:512], 128), initial_epoch=first, epochs=3, verbose=0, callbacks=[report])
-    return {"first": first, "updates": int(model.optimizer.iterations.numpy())}
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    return {"first": first, "updates": int(model.optimizer.iterations.numpy()), "replicas": replicas}
 
 
 # %%

@@ -24,7 +24,7 @@ folder = str(Settings.from_env().home / "runs" / "05-tune")
 
 # %% [markdown]
 # ## A sweep in one call
-# Real training is too slow for learning to count trials, so here is a stand-in that costs nothing: a hill whose top is at a = 3 and b = 20. What Tune runs is called a **trainable**. In its simplest
+# Real training is too slow for learning to count trials, so here is a replacement that costs nothing: a hill whose top is at a = 3 and b = 20. What Tune runs is called a **trainable**. In its simplest
 # form it's a function: it receives a configuration and calls `tune.report` with a dict of metrics.
 
 # %%
@@ -297,7 +297,7 @@ tuner = tune.Tuner(
 )
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** 27 trials of 27 epochs each would be 729 epochs. How many will this sweep train?
+# **Predict.** 27 trials of 27 epochs each would be 729 epochs. How many will this sweep train? (Tune counts a trial's reports for you, as `training_iteration`. Here a report is an epoch.)
 
 # %%
 predict("05-c", ...)  # a number
@@ -369,7 +369,7 @@ assert ends == [5, 10, 15]
 #
 # | other schedulers | a trial stops | use it if |
 # |---|---|---|
-# | HyperBand | as with ASHA, but trials wait at a rung for each other | several values of `grace_period` should compete |
+# | HyperBand | as with ASHA, but trials wait at a rung for each other | you don't know a good `grace_period`: it tries several |
 # | median stopping | below the median of the others' averages | you know no `max_t` |
 #
 # ### Exercise 05-6 ★★★ · A sweep of your own
@@ -485,6 +485,7 @@ assert accuracy(model, test) >= 0.95
 # %% [markdown]
 # Don't read too much into the winner. In the picture below a dot is a trial: its colour is the accuracy when it ended, and its size is the number of epochs. Most were stopped after one epoch. Several bright dots have nearly
 # the same accuracy, and with a different seed, a different one might have won. What you can trust is the *region*: if the learning rate is too small, the model learns too slowly, and if it's too large, training diverges.
+#
 # If you compare trials by a loss, a diverged one reports `nan`, and because every comparison with `nan` is false, ASHA never stops it, and `scope="all"` doesn't find what it reported before. Report a large number instead, also for a loss that has exploded: `loss if loss < 1e9 else 1e9`. To claim that
 # one configuration beats another, run both with several seeds; lesson 10 shows how many.
 
@@ -498,7 +499,7 @@ axes = table.plot.scatter("config/lr", "config/momentum", c="accuracy", s=sizes,
 
 # %% [markdown]
 # ## A sweep that cannot work
-# One mistake costs everybody a night at least once: a sweep whose trials all fail, while `fit()` returns as if nothing had happened. `hill` reads `config["a"]`, and this space calls it `alpha`. Expect two long tracebacks; only the last line
+# One mistake can cost a whole night: a sweep whose trials all fail, while `fit()` returns as if nothing had happened. `hill` reads `config["a"]`, and this space calls it `alpha`. Expect two long tracebacks; only the last line
 # of the output matters.
 
 # %%

@@ -262,7 +262,7 @@ assert abs(at_first["val_accuracy"] - metrics["function"]["val_accuracy"]) > 1e-
 # **Where did the row go?** Ray Train gives all ranks the same number of rows, so that no rank waits in `backward()` for one that has finished. With four workers, up to three rows are lost.
 
 # %% [markdown]
-# One of 3,001 rows is gone, because Ray Train deals equally many rows to each worker and drops what's left over. In training, all ranks must make the same number of steps. For a metric it's wrong, and nothing warns you: with 64 workers up to 63 rows are missing.
+# One of 3,001 rows is gone, because Ray Train gives equally many rows to each worker and drops what's left over. In training, all ranks must make the same number of steps. For a metric it's wrong, and nothing warns you: with 64 workers up to 63 rows are missing.
 #
 # So divide the rows yourself. `streaming_split(workers, equal=False)` returns one iterator for each worker, and together they have every row. The loop picks the iterator of its rank.
 
@@ -354,7 +354,7 @@ measure("map_batches, 2 workers", in_map_batches, 2)
 # There is no process group, no rank and no all-reduce. The price is that you have to return one value for each row. A metric that needs all rows at once, or a model that is divided among GPUs, doesn't fit into this form.
 #
 # ### Exercise 06b-2 ★★ · Fix this predictor
-# This class gives a wrong accuracy, a different one at each run, and it loads the model for every batch. Find the four mistakes. `load` returns the model with the checkpoint's weights, in training mode. An object of the class should return a dict with the column `right`: for each row 1.0 or 0.0, as an array.
+# This class gives a wrong accuracy, a different one at each run, and it loads the model for every batch. Find the four mistakes. The pixels of `image` go from 0 to 255. `load` returns the model with the checkpoint's weights, in training mode. An object of the class should return a dict with the column `right`: for each row 1.0 or 0.0, as an array.
 
 
 # %%
@@ -392,7 +392,7 @@ check("06b-2", FixedPredictor)
 
 # %% [markdown]
 # ## Which of the three?
-# All three have to find the same number. How long do they take, with one worker and with two? The first use of each way, which loads libraries, isn't counted: only the trainer with two workers has run twice, so that one is known.
+# All three have to find the same number. How long do they take, with one worker and with two? The first use of each way loads libraries and isn't counted. (The trainer with two workers has run twice already, so its seconds are known.)
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** The time of the trainer with two workers, divided by the time of the function: what factor do you expect?
@@ -418,7 +418,7 @@ assert seconds["trainer, 2 workers"] > seconds["function"]
 
 # %% [markdown]
 # The metrics agree to six digits. The seconds differ by what has to start before the first row is read: nothing for the function, actors for `map_batches`, and for the trainer a controller, workers and a process group. With so few rows, the second worker brings nothing. Don't
-# read more into these seconds: on a busy machine they differ by a factor of two from run to run. What stays is the order, and the break-even: several workers are worth it when the rows take much longer than the start.
+# read more into these seconds: on a busy machine they differ by a factor of two from run to run. What stays is that the trainer is the slowest here, and the break-even: several workers are worth it when the rows take much longer than the start.
 #
 # | | function | trainer | `map_batches` |
 # |---|---|---|---|
@@ -529,7 +529,7 @@ groups = [
 assert [sum(bundle["CPU"] for bundle in one.values()) for one in groups] == [3.0]
 
 # %% [markdown]
-# They aren't, because a trainer reserves the CPUs of its workers with a **placement group**. The timeout ended the validation's task, but not its reservation, which stayed in the queue, got its three CPUs when the training ended, and keeps them until this notebook disconnects (Ray 2.60). Your next run would wait for them.
+# They aren't, because a trainer reserves the CPUs of its workers with a **placement group**. The timeout ended the validation's task, but not its reservation. That stayed in the queue and got its three CPUs when the training ended. It keeps them until this notebook disconnects (Ray 2.60). Your next run would wait for them.
 # `ray.shutdown()` ends everything that this notebook has reserved, and `cluster.start()` connects again. A dataset that was read remembers objects of the old connection, so both plans are made again.
 
 # %%
@@ -697,7 +697,7 @@ check("06b-5", validate_loss)
 # ## Key points
 # - `DataConfig(datasets_to_split=["train"])` splits the training rows and hands other data sets on whole. A validator can also name a data set itself, since only its plan is pickled.
 # - A `TorchTrainer` can only evaluate. Its result is `return_value`, and torchmetrics or an all-reduce combines the ranks.
-# - Ray Train deals equally many rows to each worker and drops the rest. For a metric, use `streaming_split(workers, equal=False)`.
+# - Ray Train gives equally many rows to each worker and drops the rest. For a metric, use `streaming_split(workers, equal=False)`.
 # - In `map_batches`, a predictor class loads the model once in each actor and returns one value for each row; the data set adds up.
 # - Count CPUs: training, the validation's task, its workers, and one for the tasks that read. A validation that doesn't fit times out without a reason, and a trainer in it leaves its reservation behind.
 # - A custom resource or a label sends validations to machines that only validate.

@@ -155,7 +155,8 @@ def on_the_cores(rows):
 
 many, few = measure(1, on_the_cores, [(256, 0), (64, 0)])
 core_per_row = (many - few) / (256 - 64)
-core_computing = few + core_per_row * (256 / 3 - 64)  # of one of three workers
+core_serial = many - core_per_row * 256
+core_computing = core_serial + core_per_row * 256 / 3  # of one of three workers
 core_predicted = step_seconds(core_computing, workers=3, megabytes=4)
 print(f"one worker: {1000 * many:.0f} ms; three workers: {1000 * core_predicted:.0f} ms predicted")
 
@@ -230,7 +231,7 @@ if os.cpu_count() == 2:
 #
 # ### Exercise 09-1 ★★★ · α and β of a cluster
 # `np.linalg.solve` found α and β for you. Now write the loop that measures them on a new cluster. `config["exchange"](megabytes)` makes an all-reduce, and returns how many seconds it took on this rank. The first exchange of a run is much slower, and so is one in five of the later ones. The ranks measure
-# different times, because a rank that comes late waits less; of the ranks' typical times, the largest counts (`dist.ReduceOp.MAX`). Every rank returns `(alpha, beta)`. The check runs the loop on three workers.
+# different times, because a rank that comes late waits less. Take each rank's median, and then the largest of all ranks (`dist.ReduceOp.MAX`). Every rank returns `(alpha, beta)`. The check runs the loop on three workers.
 
 
 # %%
@@ -238,7 +239,7 @@ def alpha_beta(config): ...  # your answer
 
 
 # %% [markdown]
-# If you'd rather fill in blanks, paste this version over it:
+# <details><summary>A version with blanks</summary>
 #
 # ```python
 # def alpha_beta(config):
@@ -255,6 +256,7 @@ def alpha_beta(config): ...  # your answer
 #     alpha = ...
 #     return alpha, beta
 # ```
+# </details>
 
 
 # %% tags=["solution"]
@@ -476,7 +478,9 @@ def watch(is_over):
     """Print the number of nodes each time it changes, and return these numbers."""
     begin = time.monotonic()
     counts = []
-    while not is_over() and time.monotonic() - begin < 300:
+    over = False
+    while not over and time.monotonic() - begin < 300:
+        over = is_over()
         nodes = sum(node["Alive"] for node in ray.nodes())
         if counts[-1:] != [nodes]:
             counts.append(nodes)
@@ -498,6 +502,7 @@ def work():
 predict("09-d", ...)  # a number
 
 # %%
+assert ray.is_initialized(), "first run the cell above that starts the cluster"
 tasks = [work.remote() for _ in range(3)]
 print("while there is work")
 growing = watch(lambda: len(ray.wait(tasks, num_returns=3, timeout=0)[0]) == 3)

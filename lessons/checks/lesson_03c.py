@@ -82,13 +82,17 @@ def _batches(batches: Any) -> None:
     with learners_errors("batches"):
         data = ray.data.from_items(rows, override_num_blocks=4)
         data.context.execution_options.preserve_order = True
-        first, second, again = (_numbers_of(batches, data.iterator(), epoch) for epoch in (0, 1, 0))
+        first, second, third, again = (_numbers_of(batches, data.iterator(), epoch) for epoch in (0, 1, 2, 0))
     if first == sorted(first):
         raise Wrong("the rows come in the order of the data set: draw them from a local buffer")
     if first != again:
         raise Wrong("epoch 0, repeated, has a different order: the seed must follow from the epoch")
     if first == second:
         raise Wrong("epochs 0 and 1 have the same order: the seed must contain the epoch")
+    if third in (first, second):
+        raise Wrong(
+            "epoch 2 has an order that an earlier epoch had: the seed must be another one in each epoch"
+        )
     if max(first[:_SIZE]) < 2 * _SIZE:
         raise Wrong(f"the first batch has only the first {2 * _SIZE} rows: the buffer is too small")
 
@@ -108,12 +112,14 @@ def _budget(data_tasks: Any) -> None:
         (4, 2, 1, 0.5, 2),
         (3, 2, 0, 1, 1),
         (16, 4, 5, 2, 3),
+        (4, 2, 1, 0.1, 10),
     ):
         answer = result_of(data_tasks, cpus, workers, validation, each, what=name)
         near = {
             int((cpus - workers) / each): "while the validation runs, its CPUs aren't free",
             cpus - workers - validation: "that is the number of CPUs that are left, not of tasks",
             int(cpus / each): "the workers and the validation keep their CPUs",
+            (cpus - workers - validation) // each: "`1 // 0.1` is 9.0: divide by `/`, then round down",
         }
         if isinstance(answer, bool) or not isinstance(answer, (int, float)) or answer != expected:
             case = f"for {cpus} CPUs, {workers} workers, validation={validation} and per_task={each}"

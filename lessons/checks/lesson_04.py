@@ -64,11 +64,13 @@ def _resumes(train_resumable: Any) -> None:
     """Runs on two workers; Ray restarts it after its second epoch has failed."""
     try:
         options = {"name": "train_resumable", "max_failures": 1}
-        first, updates = _numbers_of(train_resumable, "first", "updates", **options)
+        first, updates, replicas = _numbers_of(train_resumable, "first", "updates", "replicas", **options)
     except Wrong as wrong:
         if "the disk is full" not in str(wrong):
             raise
         raise Wrong("after the crash epoch 0 came again, and that was saved: which is next?") from None
+    if replicas == 1:
+        raise Wrong("the loaded model knows one replica: load it inside `strategy.scope()`, too")
     near = {0: "after the crash it started over", 2: "the epoch that failed was never saved: repeat it"}
     close_to(first, 1, what="the first epoch after the crash", mistakes=near)
     near = {

@@ -82,6 +82,7 @@ CHANGES = {
         ({}, "solved"),
         ({"cpus - workers - validation": "cpus - workers"}, "while the validation runs"),
         ({"int(left / per_task)": "left"}, "of CPUs that are left"),
+        ({"int(left / per_task)": "int(left // per_task)"}, "divide by `/`"),
         ({"left < per_task": "left <= 0"}, "raise a ValueError"),
         ({"+ validation + per_task": "+ validation"}, "CPUs would be enough"),
         ({"ValueError": "RuntimeError"}, "a ValueError is expected"),
@@ -119,6 +120,7 @@ BATCHES = {
         ({" / 255": ".float()"}, "the largest pixel is 255"),
         ({"drop_last=True,": ""}, "full ones only"),
         ({"local_shuffle_seed=epoch": "local_shuffle_seed=7"}, "the same order"),
+        ({"local_shuffle_seed=epoch": "local_shuffle_seed=epoch % 2"}, "an earlier epoch had"),
         ({"        local_shuffle_seed=epoch,\n": ""}, "the seed must follow from the epoch"),
         (
             {"        local_shuffle_buffer_size=4 * batch_size,\n        local_shuffle_seed=epoch,\n": ""},

@@ -38,11 +38,12 @@ ANSWERS = {
         ([Runs(None), ROWS], "leave its last line"),
     ],
     "04-3": [
-        ([Runs({"first": 1, "updates": 12})], "solved"),
-        ([Runs({"first": 0, "updates": 12})], "started over"),
-        ([Runs({"first": 2, "updates": 8})], "never saved"),
-        ([Runs({"first": 1, "updates": 8})], "an optimizer that starts over"),
-        ([Runs({"first": 1, "updates": 16})], "`initial_epoch` is not `first`"),
+        ([Runs({"first": 1, "updates": 12, "replicas": 2})], "solved"),
+        ([Runs({"first": 1, "updates": 12, "replicas": 1})], "inside `strategy.scope()`"),
+        ([Runs({"first": 0, "updates": 12, "replicas": 2})], "started over"),
+        ([Runs({"first": 2, "updates": 8, "replicas": 2})], "never saved"),
+        ([Runs({"first": 1, "updates": 8, "replicas": 2})], "an optimizer that starts over"),
+        ([Runs({"first": 1, "updates": 16, "replicas": 2})], "`initial_epoch` is not `first`"),
         ([Runs(Wrong("train_resumable raised OSError: the disk is full"))], "epoch 0 came again"),
     ],
     "04-4": [
