@@ -87,8 +87,10 @@ def _learner(file: str, content: bytes | str, seen: float) -> Learner:
     Draft202012Validator(_SCHEMA).validate(parts)
     datetime.fromisoformat(parts["at"])
     name = _short(parts["nickname"], 40) or "(no name)"
-    content = {part: _clean(parts[part]) for part in _PARTS}
-    return Learner(file=file, name=name, seen=seen, asks=parts.get("asks", False), **content)
+    asks = parts.get("asks", False)
+    return Learner(
+        file=file, name=name, seen=seen, asks=asks, **{part: _clean(parts[part]) for part in _PARTS}
+    )
 
 
 def _refuse(constant: str) -> None:
