@@ -12,6 +12,7 @@ from typing import Any
 from labkit.display import formatting
 from labkit.display.formatting import UNKNOWN, count, number, plural, seconds, short, short_metrics, size
 from labkit.panel.run import Curve, Mark, Plot, Run, Span, Table, Thinned, joined, whole
+from labkit.panel.weights import compare
 from labkit.panel.workers import Workers, WorkerState
 from labkit.runs.verdict import Verdict, verdict
 from labkit.worker.hooks import number_of
@@ -163,6 +164,7 @@ class TrainingRun(Run):
         self._evidence: list[tuple[int, float]] = []  # of `counted_from`
         self._trained_from: int | None = None  # the first report that tells how far the loop is
         self._loop_notes: list[str] = []
+        self._weights_differ = ""  # a sentence, while the ranks hold different weights
 
     # -- what can be read off it --------------------------------------------------------------------
 
@@ -356,6 +358,15 @@ class TrainingRun(Run):
 
     def on_empty(self, event: dict[str, Any]) -> None:
         self.empty.add(event["rank"])
+
+    def on_weights(self, event: dict[str, Any]) -> None:
+        worker = self.workers.of(event)
+        if worker is None:
+            return
+        worker.note_look(event)
+        looks = {rank: worker.looks for rank, worker in self.workers.items()}
+        if len(looks) == self.world_size:
+            self._weights_differ = compare(looks, engine=self.engine)
 
     def on_step(self, event: dict[str, Any]) -> None:
         worker = self.workers.of(event)
@@ -559,7 +570,8 @@ class TrainingRun(Run):
         self.plot, self.spans = self._shown_curves(), self.timeline(now)
         self._fill_verdict(now)
         waits = "" if self.over else self.waits
-        notes = (self._changes(), self.note, waits, self._no_batch(), *self._loop_notes)
+        seen = (self._changes(), self.note, waits, self._no_batch(), self._weights_differ)
+        notes = (*seen, *self._loop_notes)
         self.notes = [note for note in notes if note]
         epochs = len(self.epoch_seconds) or (self._reported if self._reported <= (self.epochs or 0) else 0)
         self.what = plural(epochs, "epoch") if epochs else ""

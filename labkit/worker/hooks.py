@@ -46,6 +46,7 @@ from labkit.worker.rows import (
     torch_counter,
     wrapped_counter,
 )
+from labkit.worker.weights import WeightsWatch
 
 _WEIGH_EVERY = 1.0  # seconds: the system counts pages for a tenth of a millisecond
 _PAUSE = 0.2  # seconds between two events of a rank; a loss on a GPU is waited for only then
@@ -152,6 +153,7 @@ class Follower:
         self._counts_epochs = False  # whether the loop says itself where its epochs begin and end
         self._reported: float | None = None  # the latest epoch in a report
         self._solo = SoloWatch()
+        self._weights = WeightsWatch() if workers > 1 else None
         self._scaled = self._loading = self._empty = False
         self.draw_watched = self.drawing(_next)
 
@@ -264,6 +266,10 @@ class Follower:
         if self._optimizer is None and self._on and get_ident() == self._thread:
             self._optimizer = id(optimizer)
             self._clocks.before_step(perf_counter(), optimizer)
+            if self._weights is not None:
+                self._watch_weights(self._weights.before_step, optimizer)
+            if self._weights is not None and self._begins_epoch():
+                self._watch_weights(self._send_weights, self._weights.begin_epoch)
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
         if self._optimizer != id(optimizer) or not self._on or get_ident() != self._thread:
@@ -271,6 +277,8 @@ class Follower:
         self._optimizer, epoch, drawn = None, self._epoch, self._drawn
         now = perf_counter()
         self._clocks.after_step(now)
+        if self._weights is not None:
+            self._watch_weights(self._weights.after_step)
         if not drawn and epoch is not None and epoch.first is not None:
             return  # another optimizer has stepped for the same batch
         if len(drawn) == 1 and drawn[0].epoch is epoch is not None:
@@ -292,12 +300,26 @@ class Follower:
             if not self._on or get_ident() != self._thread:
                 return original(loss, *args, **kwargs)
             self._clocks.begin_backward(perf_counter(), loss)
+            if self._weights is not None:
+                self._watch_weights(self._weights.begin_backward, loss)
             try:
                 return original(loss, *args, **kwargs)
             finally:
                 self._clocks.end_backward(perf_counter())
+                if self._weights is not None:
+                    self._watch_weights(self._weights.end_backward)
 
         return backward
+
+    def noting_wrapper(self, original: Callable) -> Callable:
+        """``DistributedDataParallel(model)``."""
+
+        def wrap(wrapper: Any, *args: Any, **kwargs: Any) -> None:
+            original(wrapper, *args, **kwargs)
+            if self._weights is not None and self._sees():
+                self._watch_weights(self._weights.wraps, wrapper)
+
+        return wrap
 
     def noting_evaluation(self, original: Callable) -> Callable:
         """``model.eval()``."""
@@ -392,6 +414,8 @@ class Follower:
             else:  # the loop has no loader: a report with a new epoch ends the one before
                 is_over = not self._counts_epochs and number not in (None, self._reported) and number % 1 == 0
             if is_over:
+                if self._weights is not None:
+                    self._watch_weights(self._weights.look, self._steps)
                 self.end_epoch()
             else:
                 self._send(current)
@@ -441,6 +465,8 @@ class Follower:
         """The loop has called ``next``."""
         now = perf_counter()
         one.computing += self._clocks.end_draw(began, now, busy)
+        if self._weights is not None:
+            self._watch_weights(self._weights.drew)
         self._optimizer = None  # a step that has raised is over
         if one.batches <= 1 and not one.began:
             one.began, one.first_wait = began - one.waiting, one.waiting + now - began
@@ -474,6 +500,23 @@ class Follower:
             self._solo.stepped(self._steps)
             if self._steps == _STEPS_ALONE:
                 self._look_whether_alone()
+
+    def _watch_weights(self, note: Callable, *seen: Any) -> None:
+        """Let the watch note something; if it fails, the weights are not compared, and all else goes on."""
+        try:
+            note(*seen)
+        except Exception:  # an optimizer, a parameter and a wrapper may be anything
+            self._weights = None
+
+    def _begins_epoch(self) -> bool:
+        """Whether the step that comes is the first one of an epoch."""
+        epoch = self._epoch
+        return epoch is None or (epoch.first is not None and self._is_over(epoch.first))
+
+    def _send_weights(self, take: Callable[[int], dict[str, Any] | None]) -> None:
+        look = take(self._steps)
+        if look is not None:
+            self._tracker.emit("weights", **look, solo=self._solo.is_on or self._solo.has_spoken)
 
     def _look_whether_alone(self) -> None:
         for text in self._solo.look():
@@ -621,6 +664,8 @@ class Follower:
             if self._on and well:
                 now = perf_counter()
                 self._clocks.end_evaluation(now)
+                if self._weights is not None and self._steps:
+                    self._watch_weights(self._send_weights, self._weights.end)
                 if self._epoch is None and self._epochs:  # it may have evaluated and saved after its last one
                     self._tracker.emit("end", seconds=now - self._left, parts=self._parts(now))
                 self.end_epoch()
@@ -680,6 +725,7 @@ _HOOKS: dict[str, list[tuple[str, str, Callable]]] = {
     _OPTIMIZERS: [],
     "torch._tensor": [("Tensor", "backward", Follower.noting_loss)],
     "torch.nn.modules.module": [("Module", "eval", Follower.noting_evaluation)],
+    "torch.nn.parallel.distributed": [("DistributedDataParallel", "__init__", Follower.noting_wrapper)],
     "torch.amp.grad_scaler": [("GradScaler", "scale", Follower.noting_scale)],
     "torch.utils.data.dataloader": [
         ("DataLoader", "__iter__", Follower.iterating),
