@@ -31,11 +31,11 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-from labkit.errors import LabError
 from labkit.worker import Tracker, group_size
 from labkit.worker.alone import SoloWatch
 from labkit.worker.loaders import notes_on
 from labkit.worker.parts import StepClocks
+from labkit.worker.reports import Reports
 from labkit.worker.rows import (
     Calibrated,
     Counter,
@@ -153,6 +153,7 @@ class Follower:
         self._counts_epochs = False  # whether the loop says itself where its epochs begin and end
         self._reported: float | None = None  # the latest epoch in a report
         self._solo = SoloWatch()
+        self._reports = Reports()
         self._weights = WeightsWatch() if workers > 1 else None
         self._scaled = self._loading = self._empty = False
         self.draw_watched = self.drawing(_next)
@@ -345,7 +346,9 @@ class Follower:
 
         def report(utils: Any, metrics: Any, checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
             if checkpoint is not None and self._tracker.rank() == 0:  # whose metrics Ray keeps
-                refuse_what_json_lacks(metrics)
+                folder = kwargs.get("checkpoint_dir_name", args[0] if args else None)
+                for text in self._reports.notes_on(metrics, folder):
+                    self._tracker.emit("note", text=text)
             began = perf_counter()
             self.report(metrics, checkpoint=checkpoint)
             try:
@@ -813,54 +816,6 @@ def calls_to(loop: Any, module: str, name: str, replacement: Callable) -> Iterat
         for space, known in places:
             if space.get(known) is replacement:
                 space[known] = original
-
-
-def refuse_what_json_lacks(metrics: Any) -> None:
-    """Refuse metrics of a checkpoint that Ray can't keep: in its controller that ends the run, unnamed.
-
-    Ray writes them with pydantic. Of NumPy, that takes `float64`, which is a float, and nothing else.
-    """
-    to_json = getattr(sys.modules.get("pydantic_core"), "to_json", None)
-    if to_json is None or not isinstance(metrics, Mapping) or _is_kept(metrics, to_json):
-        return
-    for path, value in _leaves(metrics, ""):
-        if not _is_kept(value, to_json):
-            shape, kind = getattr(value, "shape", None), type(value)
-            package = kind.__module__.partition(".")[0]
-            what = f"{package}.{kind.__name__}" + (f" of shape {tuple(shape)}" if shape else "")
-            fact = f"it is a {what}, and Ray keeps the metrics of a checkpoint as JSON"
-            raise LabError(f"report the metric {path}", fact, _json_fix(path, value))
-
-
-def _json_fix(path: str, value: Any) -> str:
-    if getattr(value, "shape", None):
-        return f"report {{{path}: value.tolist()}}, or save it in the checkpoint's folder"
-    with contextlib.suppress(Exception):
-        float(value)
-        return f"report {{{path}: float(value)}}"
-    return f"report {{{path}: str(value)}}, or save it in the checkpoint's folder"
-
-
-def _is_kept(value: Any, to_json: Callable) -> bool:
-    try:
-        to_json(value)
-    except Exception:
-        return False
-    return True
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The values in nested metrics, each with its names; a key may be what can't be kept."""
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            if not isinstance(name, str):
-                yield f"{path}{name!r}, a key,".lstrip(), name
-            yield from _leaves(part, f"{path}[{name!r}]" if path else repr(name))
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for place, part in enumerate(value):
-            yield from _leaves(part, f"{path}[{place}]")
-    else:
-        yield path, value
 
 
 def number_of(epoch: Any) -> float | None:
