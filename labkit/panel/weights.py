@@ -17,7 +17,7 @@ from typing import Any
 
 Look = Mapping[str, Any]
 
-_SAME = 1e-8  # norms that differ by a smaller share are equal: ranks may have different processors
+_SAME = 1e-6  # norms that differ by a smaller share are equal: ranks may have different processors
 _SAME_GRADIENTS = 1e-5
 _OFTEN = 0.5  # share of the steps
 _NAMED = 3

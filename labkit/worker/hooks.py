@@ -805,8 +805,9 @@ def calls_to(loop: Any, module: str, name: str, replacement: Callable) -> Iterat
         loop = loop.func
     loop = inspect.unwrap(loop)  # a function, a method or a callable object
     loop = loop if hasattr(loop, "__globals__") else type(loop).__call__
-    spaces = [vars(sys.modules[module]), getattr(loop, "__globals__", {}), vars(sys.modules["__main__"])]
     original = vars(sys.modules[module])[name]
+    spaces = [vars(sys.modules[module]), getattr(loop, "__globals__", {}), vars(sys.modules["__main__"])]
+    spaces += _of_readers_modules(name, original)
     places = [(space, known) for space in spaces for known, value in list(space.items()) if value is original]
     for space, known in places:
         space[known] = replacement
@@ -816,6 +817,13 @@ def calls_to(loop: Any, module: str, name: str, replacement: Callable) -> Iterat
         for space, known in places:
             if space.get(known) is replacement:
                 space[known] = original
+
+
+def _of_readers_modules(name: str, original: Callable) -> list[dict[str, Any]]:
+    """The names of modules that have imported a function of Ray, such as a file in which loaders are made."""
+    modules = [module for known, module in list(sys.modules.items()) if known.partition(".")[0] != "ray"]
+    spaces = [getattr(module, "__dict__", {}) for module in modules]
+    return [space for space in spaces if space.get(name) is original]
 
 
 def number_of(epoch: Any) -> float | None:

@@ -377,7 +377,6 @@ def test_an_odd_batch_and_another_thread_train_and_are_not_followed(tracker, eve
 LATE = """
 import sys
 from labkit.worker.hooks import following
-from labkit.worker.reports import Reports, refuse_what_json_lacks
 from labkit.worker import Tracker
 assert "torch" not in sys.modules
 events, before = [], list(sys.meta_path)
