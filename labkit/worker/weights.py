@@ -78,7 +78,8 @@ class WeightsWatch:
             self._exchanges = self._since() > 0 or self._exchanges
 
     def before_step(self, optimizer: Any) -> None:
-        if id(optimizer) not in self._optimizers:
+        known = self._optimizers.get(id(optimizer))
+        if known is None or known() is not optimizer:  # the id of one that is gone is used again
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         if self._counts:
             self._exchanges = self._since() > 0 or self._exchanges

@@ -87,6 +87,12 @@ def not_wrapped_one_epoch():
     train(network(), epochs=1, each_epoch=lambda _, epoch: REPORTS[0]({"epoch": epoch}))
 
 
+def models_one_after_another():
+    """As in a cross-validation: what is gone leaves its place in memory to the next one."""
+    for seed in range(4):
+        train(network(seed))
+
+
 def not_wrapped_but_a_metric_is_reduced():
     train(network(), each_epoch=lambda *_: distributed.all_reduce(torch.ones(1)))
 
@@ -195,6 +201,7 @@ PLANTED = {
     not_wrapped: rf"{NONE}, so each .*Wrap the model .*model = ray\.train\.torch\.prepare_model\(model\)",
     not_wrapped_other_seeds: NONE,
     not_wrapped_one_epoch: NONE,
+    models_one_after_another: NONE,
     not_wrapped_but_a_metric_is_reduced: NONE,
     wrapped_and_the_inner_model_trained: rf"{NONE}.*instead of model\.module\(x\)",
     no_sync_in_each_step: rf"{NONE}.*outside of no_sync\(\)",
