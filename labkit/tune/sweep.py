@@ -81,6 +81,8 @@ class SweepRun(Run):
     at_once: int = 0  # the most trials that ran at a time
     trials: dict[str, TrialState] = field(default_factory=dict)  # by Tune's id
     warning: str = ""  # what is wrong with the sweep although it runs
+    names: list[str] = field(default_factory=list)  # sentences on names that trials report, and Tune uses
+    not_finite: str = ""  # a sentence on the first trial whose metric was no finite number
 
     # -- what happens -------------------------------------------------------------------------------
 
@@ -192,7 +194,8 @@ class SweepRun(Run):
         self.progress = self.done / self.total if self.total else None, progress
         self.tables = [self._table(ranked)] if ranked else []
         self.plot = self._curves(ranked) if ranked or not self.over else None
-        self.notes = [note for note in (self.warning, "" if self.over else self.waits) if note]
+        waits = "" if self.over else self.waits
+        self.notes = [note for note in (self.warning, *self.names, self.not_finite, waits) if note]
         self.what = joined(*numbers.values()) or "no trial"
         self.result = self.best_line()
         step = self.done * _STEPS_LOGGED // self.total if self.total else 0
