@@ -93,6 +93,7 @@ class Settings:
     hang_after: int = _setting(
         "LABKIT_HANG_AFTER", 30, "[0-9]{1,9}", "whole seconds, or 0 for never", read=int
     )
+    compare_weights: bool = _setting("LABKIT_COMPARE_WEIGHTS", True, _FLAGS)
     # Whether a wrong answer raises, and how many times its limit a check may take.
     check_strict: int = _setting("LABKIT_CHECK", 0, {"strict": 1, "patient": 10, **_FLAGS})
     ray_address: str | None = _setting("RAY_ADDRESS", None, ".+", "the address of a cluster")

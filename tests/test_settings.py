@@ -23,6 +23,7 @@ def test_every_variable_is_read_and_blank_ones_are_defaults(tmp_path):
         "preload": ("No", False),
         "panel": ("Text", "text"),
         "hang_after": ("5", 5),
+        "compare_weights": ("off", False),
         "check_strict": ("PATIENT", 10),
         "ray_address": ("10.0.0.1:6379", "10.0.0.1:6379"),
         "s3_endpoint": ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),

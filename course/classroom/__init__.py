@@ -7,6 +7,6 @@ errors, files, settings, storage and the doctor, and the one file that labkit ke
 """
 
 from course.classroom.page import board
-from course.classroom.sharing import join, leave, show
+from course.classroom.sharing import ask, join, leave, show
 
-__all__ = ["board", "join", "leave", "show"]
+__all__ = ["ask", "board", "join", "leave", "show"]

@@ -1,4 +1,4 @@
-"""``python -m course.classroom join | leave | show | board | results | grade``."""
+"""``python -m course.classroom join | ask | leave | show | board | results | grade``."""
 
 import argparse
 import sys
@@ -38,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     join = add(_join)
     join.add_argument("place", help=place)
     join.add_argument("--as", dest="nickname", required=True, help="the name that the class sees")
+    add(_ask).add_argument("--done", action="store_true", help="you need no help any more")
     add(_leave)
     add(_show)
     board = add(_board)
@@ -55,6 +56,12 @@ def _parser() -> argparse.ArgumentParser:
 def _join(place: str, nickname: str) -> None:
     """Share your progress with a class from now on, under a nickname."""
     print(sharing.join(place, nickname))
+
+
+def _ask(done: bool) -> None:
+    """Ask for help on the teacher's board."""
+    sharing.ask(done=done)
+    print("the board shows no request of yours" if done else "the board shows that you ask for help")
 
 
 def _leave() -> None:

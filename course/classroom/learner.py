@@ -30,7 +30,8 @@ _PARTS = {
     "runs": _NUMBERS | {"additionalProperties": _NUMBERS},
     "doctor": _TEXTS,
 }
-_SCHEMA = {"type": "object", "required": [*_PARTS], "properties": _PARTS}
+_ASKS = {"asks": {"type": "boolean"}}  # whether the learner asks for help; older files have no such field
+_SCHEMA = {"type": "object", "required": [*_PARTS], "properties": _PARTS | _ASKS}
 
 
 class Learner(SimpleNamespace):
@@ -38,6 +39,7 @@ class Learner(SimpleNamespace):
 
     Attributes:
         file: its name.
+        asks: whether the learner asks for help.
         name: the nickname, and the beginning of the file's name where several have the same nickname.
         seen: minutes since it was written, by the clock of the place.
     """
@@ -85,7 +87,10 @@ def _learner(file: str, content: bytes | str, seen: float) -> Learner:
     Draft202012Validator(_SCHEMA).validate(parts)
     datetime.fromisoformat(parts["at"])
     name = _short(parts["nickname"], 40) or "(no name)"
-    return Learner(file=file, name=name, seen=seen, **{part: _clean(parts[part]) for part in _PARTS})
+    asks = parts.get("asks", False)
+    return Learner(
+        file=file, name=name, seen=seen, asks=asks, **{part: _clean(parts[part]) for part in _PARTS}
+    )
 
 
 def _refuse(constant: str) -> None:

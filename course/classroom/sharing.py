@@ -95,6 +95,22 @@ def leave() -> bool:
     return True
 
 
+def ask(*, done: bool = False) -> None:
+    """Ask for help on the class's board; with `done`, no longer.
+
+    Raises:
+        LabError: you are in no class, or the place cannot be written to.
+    """
+    member = _member()
+    if member is None:
+        raise LabError("ask for help on the board", "you are in no class", _JOIN)
+    member["asks"] = not done
+    target = open_place(member["place"])
+    atomic_write(_home() / "class.json", json.dumps(member), mode=0o600)  # a kernel may share meanwhile
+    with explained("ask for help on the board", target):
+        target.write(member["file"], _content(member))
+
+
 def show() -> Shared:
     """Return exactly what is shared with the class: the content of the next write."""
     member = _member()
@@ -126,7 +142,7 @@ def share() -> None:
             shared = _share_change(member, shared)
 
 
-def _share_change(member: dict[str, str], shared: int) -> int:
+def _share_change(member: dict[str, Any], shared: int) -> int:
     """Write the file if ``exercises.json`` has changed since the time `shared`; returns its present time."""
     problem = _home() / "class-problem"
     try:
@@ -134,8 +150,11 @@ def _share_change(member: dict[str, str], shared: int) -> int:
         if changed != shared:
             target = open_place(member["place"])
             target.write(member["file"], _content(member))
-            if _member() != member:  # the reader has left meanwhile, in another process
+            now = _member()
+            if now is None or now["file"] != member["file"]:  # the reader has left, in another process
                 target.delete(member["file"])
+            elif now != member:  # or has asked for help
+                target.write(member["file"], _content(now))
         problem.unlink(missing_ok=True)
         return changed
     except Exception as error:  # `show` prints it
@@ -143,7 +162,7 @@ def _share_change(member: dict[str, str], shared: int) -> int:
         return shared
 
 
-def _content(member: dict[str, str]) -> bytes:
+def _content(member: dict[str, Any]) -> bytes:
     """Return the file. Names of the reader's own, paths, code, guesses and error texts are not in it."""
     kept = _kept()
     minutes = _entries(kept, "minutes", dict)
@@ -153,6 +172,7 @@ def _content(member: dict[str, str]) -> bytes:
     in_last = (spent.get("to", 0) - spent.get("from", 0)) / 60
     content = {
         "nickname": member["nickname"],
+        "asks": member.get("asks") is True,
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "solved": sorted(_entries(kept, "solved", str)),
         "hints": _entries(kept, "hints", int),
@@ -190,8 +210,8 @@ def _with_speed_up(runs: dict[str, dict[str, float]]) -> dict[str, dict[str, flo
     return shared
 
 
-def _member() -> dict[str, str] | None:
-    """Return place, nickname and file name; None if the reader is in no class."""
+def _member() -> dict[str, Any] | None:
+    """Return what the reader has joined: place, nickname and file name, maybe `asks`; None if no class."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):  # damaged
         member = json.loads((_home() / "class.json").read_bytes())
         if NAME.fullmatch(member["file"]):

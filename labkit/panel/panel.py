@@ -93,6 +93,8 @@ class Panel(LivePanel):
         """Take in one event of this run; those of others (a worker that outlived its own) are ignored."""
         if event.get("run") != self.run_id:
             return
+        if event.get("kind") == "weights" and not self.settings.compare_weights:
+            return  # a worker may have other variables than this kernel
         # It happened when it arrived, not when it was drawn; and the clocks of other machines differ.
         event = {"rank": 0, "pid": 0, "node": "", **event, "at": self.state.now()}
         with self._lock:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.panel.run import Run, Span, Thinned, whole
+from labkit.panel.weights import compare
 from labkit.panel.workers import Workers, WorkerState
 from labkit.runs.verdict import Verdict, verdict
 from labkit.worker.hooks import number_of
@@ -150,6 +151,7 @@ class TrainingRun(Run):
         self._evidence: list[tuple[int, float]] = []  # of `counted_from`
         self._trained_from: int | None = None  # the first report that tells how far the loop is
         self.loop_notes: list[str] = []
+        self.weights_differ = ""  # a sentence, while the ranks hold different weights
         self.names_cause = verdict
         self._verdict: Verdict | None = None  # the latest …
         self._judged_at = 0.0  # … and when it was computed
@@ -366,6 +368,15 @@ class TrainingRun(Run):
 
     def on_empty(self, event: dict[str, Any]) -> None:
         self.empty.add(event["rank"])
+
+    def on_weights(self, event: dict[str, Any]) -> None:
+        worker = self.workers.of(event)
+        if worker is None:
+            return
+        worker.note_look(event)
+        looks = {rank: worker.looks for rank, worker in self.workers.items()}
+        if len(looks) == self.world_size:
+            self.weights_differ = compare(looks, engine=self.engine)
 
     def on_step(self, event: dict[str, Any]) -> None:
         worker = self.workers.of(event)

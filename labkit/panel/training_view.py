@@ -52,7 +52,7 @@ def shown(run: TrainingRun, now: float) -> Shown:
     unseen = {worker.unseen for worker in run.workers.values() if worker.made > _STEPS_UNSEEN}
     says_why = run.names_cause and (strip or unseen - {"", NO_BACKWARD})
     waits = "" if run.over else run.waits
-    notes = (_changes(run), run.note, waits, _no_batch(run), *run.loop_notes)
+    notes = (_changes(run), run.note, waits, _no_batch(run), run.weights_differ, *run.loop_notes)
     reported = run.epochs_reported if run.epochs_reported <= (run.epochs or 0) else 0
     epochs = len(run.epoch_seconds) or reported
     return Shown(

@@ -7,6 +7,7 @@ from typing import Any
 from labkit.runs.verdict import COLUMNS
 
 _SAMPLES = 48  # that are kept of a worker
+_LOOKS = 5
 _STANDS_OUT = 0.1  # share of time or rate: smaller differences are noise
 
 
@@ -30,6 +31,7 @@ class WorkerState:
     begun: bool = False  # whether it has got its first batch
     samples: list[list[float]] = field(default_factory=list)  # as `labkit.runs.verdict` takes them
     unseen: str = ""  # why there are none
+    looks: list[dict[str, Any]] = field(default_factory=list)  # at its weights; the first, and the latest
     _epoch: tuple[int, float, float] = (0, 0.0, 0.0)  # rows, seconds and waiting of the current one
 
     @property
@@ -66,6 +68,12 @@ class WorkerState:
             self.samples.append([parts[name] for name in COLUMNS])
             if len(self.samples) > _SAMPLES:
                 del self.samples[1:-1:2]
+
+    def note_look(self, look: dict[str, Any]) -> None:
+        """Keep a look at its weights: the first one, and the latest few."""
+        self.looks.append(look)
+        if len(self.looks) > _LOOKS:
+            del self.looks[1]
 
     @property
     def rows_per_second(self) -> float:

@@ -27,6 +27,7 @@ from labkit.display import tracebacks
 from labkit.errors import BadInput, RunFailed
 from labkit.panel.base import LivePanel
 from labkit.tune import sweep_view, trials
+from labkit.tune.reported import Iterations, names_of_tune, not_finite
 from labkit.tune.sweep import OVER, SweepRun, TrialState
 from labkit.tune.trials import TunerPlan
 
@@ -63,6 +64,7 @@ class SweepCallback(tune.Callback):
     def __init__(self) -> None:
         self._trials: Sequence[Any] = ()
         self._configs: dict[str, Any] = {}  # by trial, what is shown: Tune replaces one that it changes
+        self._iterations = Iterations()
         self._has_time = False  # whether any result had what the scheduler counts
         self._next_look = 0.0
         self._news_at = time.monotonic()  # when a trial last reported, began or ended
@@ -100,6 +102,7 @@ class SweepCallback(tune.Callback):
                     shown.changes += 1
                 shown.config = config
             self._take(panel.plan, state, trial, result)
+            self._note_report(state, trial, result)
             if shown.status != "running":  # it begins, perhaps in the place of others
                 self._look_at_all(panel, state)
             state.set_status(trial.trial_id, "running")
@@ -157,6 +160,15 @@ class SweepCallback(tune.Callback):
             seconds=result.get("time_total_s", 0.0),
             time=trials.number(result.get(plan.time)) if plan.rungs else None,
         )
+
+    def _note_report(self, state: SweepRun, trial: Any, result: dict[str, Any]) -> None:
+        """Say what Tune makes of a result, where that surprises."""
+        replaced = self._iterations.note_on(trial.trial_id, result)
+        if replaced and not any("'training_iteration'" in sentence for sentence in state.names):
+            state.names.append(replaced)
+        if state.metric and not state.not_finite:
+            value = trials.number(flatten_dict(result).get(state.metric))
+            state.not_finite = not_finite(state.metric, value, state.trials[trial.trial_id].number)
 
     def _look_at_all(self, panel: "SweepPanel", state: SweepRun) -> None:
         """Update running trials first. One that starts in another's place would be counted next to it."""
@@ -265,6 +277,7 @@ class SweepPanel(LivePanel):
             run.time = plan.time
             run.rungs = plan.rungs
             run.path = plan.path
+            run.names = names_of_tune(plan.trainable)
         return run
 
     @contextlib.contextmanager

@@ -51,6 +51,8 @@ class SweepRun(Run):
     at_once: int = 0  # the most trials that ran at a time
     trials: dict[str, TrialState] = field(default_factory=dict)  # by Tune's id
     warning: str = ""  # what is wrong with the sweep although it runs
+    names: list[str] = field(default_factory=list)  # sentences on names that trials report, and Tune uses
+    not_finite: str = ""  # a sentence on the first trial whose metric was no finite number
 
     # -- what happens -------------------------------------------------------------------------------
 

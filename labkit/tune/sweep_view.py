@@ -29,6 +29,7 @@ def shown(run: SweepRun, now: float) -> Shown:
     if run.over and "waiting" in numbers:
         numbers["waiting"] = f"{counts['waiting']} not begun"
     result = best_line(run)
+    waits = "" if run.over else run.waits
     step = run.done * _STEPS_LOGGED // run.total if run.total else 0
     return Shown(
         subtitle=joined(
@@ -40,7 +41,7 @@ def shown(run: SweepRun, now: float) -> Shown:
         progress=(run.done / run.total if run.total else None, progress),
         tables=[_table(run, ranked)] if ranked else [],
         plot=_curves(run, ranked) if ranked or not run.over else None,
-        notes=[note for note in (run.warning, "" if run.over else run.waits) if note],
+        notes=[note for note in (run.warning, *run.names, run.not_finite, waits) if note],
         what=joined(*numbers.values()) or "no trial",
         result=result,
         news=[(("progress", step), joined(progress, result))] if step else [],

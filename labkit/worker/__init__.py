@@ -13,6 +13,9 @@ Events are JSON objects. All have ``kind`` and ``run``, and those of a worker ``
   whether there is a loader; ``memory`` and ``gpu_memory`` of its process in bytes; ``parts``: the seconds of
   all steps by part, as `labkit.runs.verdict` takes them, or why they are unseen.
 - saved: ``epoch`` and ``step``: epochs and steps of this process when it gave a checkpoint to Ray.
+- weights: a look at the weights; ``number``: of the epochs that were over before it; ``last``: whether the
+  loop is over; ``steps``; ``names`` of the parameters, and in the same order the norms of ``weights`` and
+  ``gradients``, and whether each is ``averaged`` by a wrapper; and what `labkit.worker.weights` counts.
 - empty: this worker's loader had no batch.
 - end: of the loop, ``seconds`` after its last epoch; ``parts``.
 - report: ``metrics``; ``epoch`` if known; ends an epoch. ``passes`` that this process had made over its

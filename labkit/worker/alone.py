@@ -19,6 +19,7 @@ class SoloWatch:
     """Looks on at the optimizer steps of one worker; `look` returns its words once."""
 
     def __init__(self) -> None:
+        self.has_spoken = False
         self.is_on = False  # whether `stepped` is of use: in most loops it is not
         self._first = self._steps = self._collectives = 0
 
@@ -38,6 +39,7 @@ class SoloWatch:
         if not self.is_on or self._steps <= self._first:
             return []
         self.is_on = False
+        self.has_spoken = True
         return [
             f"each of the {group_size()} workers trains a model of its own on all rows: accelerate sees one "
             "process, and no gradients were exchanged. On CPUs, write Accelerator(cpu=True) or "

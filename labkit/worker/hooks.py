@@ -31,11 +31,11 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-from labkit.errors import BadInput
 from labkit.worker import Tracker, group_size
 from labkit.worker.alone import SoloWatch
 from labkit.worker.loaders import notes_on
 from labkit.worker.parts import StepClocks
+from labkit.worker.reports import Reports
 from labkit.worker.rows import (
     Calibrated,
     Counter,
@@ -46,6 +46,7 @@ from labkit.worker.rows import (
     torch_counter,
     wrapped_counter,
 )
+from labkit.worker.weights import WeightsWatch
 
 _WEIGH_EVERY = 1.0  # seconds: the system counts pages for a tenth of a millisecond
 _PAUSE = 0.2  # seconds between two events of a rank; a loss on a GPU is waited for only then
@@ -152,6 +153,8 @@ class Follower:
         self._counts_epochs = False  # whether the loop says itself where its epochs begin and end
         self._reported: float | None = None  # the latest epoch in a report
         self._solo = SoloWatch()
+        self._reports = Reports()
+        self._weights = WeightsWatch() if workers > 1 else None
         self._scaled = self._loading = self._empty = False
         self.draw_watched = self.drawing(_next)
 
@@ -264,6 +267,10 @@ class Follower:
         if self._optimizer is None and self._on and get_ident() == self._thread:
             self._optimizer = id(optimizer)
             self._clocks.before_step(perf_counter(), optimizer)
+            if self._weights is not None:
+                self._watch_weights(self._weights.before_step, optimizer)
+            if self._weights is not None and self._begins_epoch():
+                self._watch_weights(self._send_weights, self._weights.begin_epoch)
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
         if self._optimizer != id(optimizer) or not self._on or get_ident() != self._thread:
@@ -271,6 +278,8 @@ class Follower:
         self._optimizer, epoch, drawn = None, self._epoch, self._drawn
         now = perf_counter()
         self._clocks.after_step(now)
+        if self._weights is not None:
+            self._watch_weights(self._weights.after_step)
         if not drawn and epoch is not None and epoch.first is not None:
             return  # another optimizer has stepped for the same batch
         if len(drawn) == 1 and drawn[0].epoch is epoch is not None:
@@ -292,12 +301,26 @@ class Follower:
             if not self._on or get_ident() != self._thread:
                 return original(loss, *args, **kwargs)
             self._clocks.begin_backward(perf_counter(), loss)
+            if self._weights is not None:
+                self._watch_weights(self._weights.begin_backward, loss)
             try:
                 return original(loss, *args, **kwargs)
             finally:
                 self._clocks.end_backward(perf_counter())
+                if self._weights is not None:
+                    self._watch_weights(self._weights.end_backward)
 
         return backward
+
+    def noting_wrapper(self, original: Callable) -> Callable:
+        """``DistributedDataParallel(model)``."""
+
+        def wrap(wrapper: Any, *args: Any, **kwargs: Any) -> None:
+            original(wrapper, *args, **kwargs)
+            if self._weights is not None and self._sees():
+                self._watch_weights(self._weights.wraps, wrapper)
+
+        return wrap
 
     def noting_evaluation(self, original: Callable) -> Callable:
         """``model.eval()``."""
@@ -323,7 +346,9 @@ class Follower:
 
         def report(utils: Any, metrics: Any, checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
             if checkpoint is not None and self._tracker.rank() == 0:  # whose metrics Ray keeps
-                refuse_what_json_lacks(metrics)
+                folder = kwargs.get("checkpoint_dir_name", args[0] if args else None)
+                for text in self._reports.notes_on(metrics, folder):
+                    self._tracker.emit("note", text=text)
             began = perf_counter()
             self.report(metrics, checkpoint=checkpoint)
             try:
@@ -392,6 +417,8 @@ class Follower:
             else:  # the loop has no loader: a report with a new epoch ends the one before
                 is_over = not self._counts_epochs and number not in (None, self._reported) and number % 1 == 0
             if is_over:
+                if self._weights is not None:
+                    self._watch_weights(self._weights.look, self._steps)
                 self.end_epoch()
             else:
                 self._send(current)
@@ -441,6 +468,8 @@ class Follower:
         """The loop has called ``next``."""
         now = perf_counter()
         one.computing += self._clocks.end_draw(began, now, busy)
+        if self._weights is not None:
+            self._watch_weights(self._weights.drew)
         self._optimizer = None  # a step that has raised is over
         if one.batches <= 1 and not one.began:
             one.began, one.first_wait = began - one.waiting, one.waiting + now - began
@@ -474,6 +503,23 @@ class Follower:
             self._solo.stepped(self._steps)
             if self._steps == _STEPS_ALONE:
                 self._look_whether_alone()
+
+    def _watch_weights(self, note: Callable, *seen: Any) -> None:
+        """Let the watch note something; if it fails, the weights are not compared, and all else goes on."""
+        try:
+            note(*seen)
+        except Exception:  # an optimizer, a parameter and a wrapper may be anything
+            self._weights = None
+
+    def _begins_epoch(self) -> bool:
+        """Whether the step that comes is the first one of an epoch."""
+        epoch = self._epoch
+        return epoch is None or (epoch.first is not None and self._is_over(epoch.first))
+
+    def _send_weights(self, take: Callable[[int], dict[str, Any] | None]) -> None:
+        look = take(self._steps)
+        if look is not None:
+            self._tracker.emit("weights", **look, solo=self._solo.is_on or self._solo.has_spoken)
 
     def _look_whether_alone(self) -> None:
         for text in self._solo.look():
@@ -621,6 +667,8 @@ class Follower:
             if self._on and well:
                 now = perf_counter()
                 self._clocks.end_evaluation(now)
+                if self._weights is not None and self._steps:
+                    self._watch_weights(self._send_weights, self._weights.end)
                 if self._epoch is None and self._epochs:  # it may have evaluated and saved after its last one
                     self._tracker.emit("end", seconds=now - self._left, parts=self._parts(now))
                 self.end_epoch()
@@ -680,6 +728,7 @@ _HOOKS: dict[str, list[tuple[str, str, Callable]]] = {
     _OPTIMIZERS: [],
     "torch._tensor": [("Tensor", "backward", Follower.noting_loss)],
     "torch.nn.modules.module": [("Module", "eval", Follower.noting_evaluation)],
+    "torch.nn.parallel.distributed": [("DistributedDataParallel", "__init__", Follower.noting_wrapper)],
     "torch.amp.grad_scaler": [("GradScaler", "scale", Follower.noting_scale)],
     "torch.utils.data.dataloader": [
         ("DataLoader", "__iter__", Follower.iterating),
@@ -756,8 +805,9 @@ def calls_to(loop: Any, module: str, name: str, replacement: Callable) -> Iterat
         loop = loop.func
     loop = inspect.unwrap(loop)  # a function, a method or a callable object
     loop = loop if hasattr(loop, "__globals__") else type(loop).__call__
-    spaces = [vars(sys.modules[module]), getattr(loop, "__globals__", {}), vars(sys.modules["__main__"])]
     original = vars(sys.modules[module])[name]
+    spaces = [vars(sys.modules[module]), getattr(loop, "__globals__", {}), vars(sys.modules["__main__"])]
+    spaces += _of_readers_modules(name, original)
     places = [(space, known) for space in spaces for known, value in list(space.items()) if value is original]
     for space, known in places:
         space[known] = replacement
@@ -769,52 +819,11 @@ def calls_to(loop: Any, module: str, name: str, replacement: Callable) -> Iterat
                 space[known] = original
 
 
-def refuse_what_json_lacks(metrics: Any) -> None:
-    """Refuse metrics of a checkpoint that Ray can't keep: in its controller that ends the run, unnamed.
-
-    Ray writes them with pydantic. Of NumPy, that takes `float64`, which is a float, and nothing else.
-    """
-    to_json = getattr(sys.modules.get("pydantic_core"), "to_json", None)
-    if to_json is None or not isinstance(metrics, Mapping) or _is_kept(metrics, to_json):
-        return
-    for path, value in _leaves(metrics, ""):
-        if not _is_kept(value, to_json):
-            shape, kind = getattr(value, "shape", None), type(value)
-            package = kind.__module__.partition(".")[0]
-            what = f"{package}.{kind.__name__}" + (f" of shape {tuple(shape)}" if shape else "")
-            fact = f"it is a {what}, and Ray keeps the metrics of a checkpoint as JSON"
-            raise BadInput(f"report the metric {path}", fact, _json_fix(path, value))
-
-
-def _json_fix(path: str, value: Any) -> str:
-    if getattr(value, "shape", None):
-        return f"report {{{path}: value.tolist()}}, or save it in the checkpoint's folder"
-    with contextlib.suppress(Exception):
-        float(value)
-        return f"report {{{path}: float(value)}}"
-    return f"report {{{path}: str(value)}}, or save it in the checkpoint's folder"
-
-
-def _is_kept(value: Any, to_json: Callable) -> bool:
-    try:
-        to_json(value)
-    except Exception:
-        return False
-    return True
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The values in nested metrics, each with its names; a key may be what can't be kept."""
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            if not isinstance(name, str):
-                yield f"{path}{name!r}, a key,".lstrip(), name
-            yield from _leaves(part, f"{path}[{name!r}]" if path else repr(name))
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for place, part in enumerate(value):
-            yield from _leaves(part, f"{path}[{place}]")
-    else:
-        yield path, value
+def _of_readers_modules(name: str, original: Callable) -> list[dict[str, Any]]:
+    """The names of modules that have imported a function of Ray, such as a file in which loaders are made."""
+    modules = [module for known, module in list(sys.modules.items()) if known.partition(".")[0] != "ray"]
+    spaces = [getattr(module, "__dict__", {}) for module in modules]
+    return [space for space in spaces if space.get(name) is original]
 
 
 def number_of(epoch: Any) -> float | None:

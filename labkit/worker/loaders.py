@@ -28,6 +28,11 @@ def notes_on(loader: Any, prepared: Any) -> Iterator[str]:
         )
     elif _chooses_rows(loader):
         yield _replaced(loader)
+    if type(inner) is not type(loader):
+        yield (
+            f"prepare_data_loader makes a plain DataLoader of your {_name(loader)}. To keep it, give it "
+            "sampler=DistributedSampler(dataset) yourself: then it builds no new one"
+        )
     changed = [
         f"{name}={value!r}"
         for name, usual in _DROPPED.items()

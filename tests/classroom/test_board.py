@@ -68,6 +68,19 @@ def test_it_shows_the_class(place):
     assert not re.search("(src|href)=", text)  # it needs no other file
 
 
+def test_it_shows_who_asks_for_help(place):
+    older = honest(place, nickname="cho")
+    del older["asks"]
+    (place / STRANGER).write_text(json.dumps(older))
+    classroom.ask()  # bob was the last to join
+    names = [row[0] for row in rows(page(place), "Exercises")]
+    assert names == ["ann", "bob asks for help", "cho", "solved by"]
+    classroom.ask(done=True)
+    assert "asks for help" not in page(place)
+    (place / STRANGER).write_text(json.dumps(honest(place, asks="<b>please</b>")))
+    assert rows(page(place), "Files that are not read")[0][0] == STRANGER
+
+
 @pytest.mark.parametrize(
     "name, shown",
     [

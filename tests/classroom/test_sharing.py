@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from course.classroom import __main__ as command
-from course.classroom import join, show
+from course.classroom import ask, join, sharing, show
 from course.exercises import hint, kept, predict
 from labkit.errors import BadInput, LabError
 from labkit.runs import RunRecord
@@ -89,6 +89,30 @@ def test_to_leave_deletes_what_was_shared(home, place, capsys):
     command.main(["show"])
     assert capsys.readouterr().out.count("no class") == 2
     assert command.main(["join", str(place / "none"), "--as", "ann"]) == 2
+
+
+def test_to_ask_for_help_and_to_take_it_back(home, place, capsys):
+    assert command.main(["ask"]) == 2  # in no class
+    assert "join PLACE" in capsys.readouterr().err
+    join(str(place), "ann")
+    assert shared(place)["asks"] is False
+    command.main(["ask"])
+    assert shared(place)["asks"] is True
+    assert json.loads(show().content)["asks"] is True
+    command.main(["ask", "--done"])
+    assert shared(place)["asks"] is False
+    command.main(["ask"])
+    join(str(place), "ann")
+    assert shared(place)["asks"] is False  # who joins again asks for nothing
+
+
+def test_who_asks_while_the_file_is_being_shared_stays_in_the_class(home, place, monkeypatch):
+    predict("03-a", 2)
+    join(str(place), "ann")
+    before = sharing._member()
+    ask()  # the process that shares has read class.json before
+    sharing._share_change(before, 0)
+    assert shared(place)["asks"] is True
 
 
 def test_to_join_another_class_leaves_the_first(place, tmp_path):

@@ -1,6 +1,7 @@
 """Loops that know nothing of the panel: what is counted from outside, and that it changes nothing."""
 
 import contextlib
+import json
 import math
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from labkit.errors import BadInput
 from labkit.worker import Tracker, hooks
 from labkit.worker.hooks import following
+from labkit.worker.reports import Reports, refuse_what_json_lacks
 
 pytestmark = pytest.mark.slow
 
@@ -477,7 +479,7 @@ KEPT = (
 
 @pytest.mark.parametrize("value", KEPT, ids=str)
 def test_what_ray_keeps_with_a_checkpoint_is_reported(value):
-    hooks.refuse_what_json_lacks({"epoch": 1, "m": value})
+    refuse_what_json_lacks({"epoch": 1, "m": value})
     _TrainingResultState(checkpoint_dir_name="c", metrics={"m": value}).json()
 
 
@@ -500,8 +502,43 @@ def test_what_ends_rays_controller_is_refused_at_the_report(value, where, fix):
     with pytest.raises(ValueError, match="serializ"):
         _TrainingResultState(checkpoint_dir_name="c", metrics={"m": value}).json()
     with pytest.raises(BadInput) as caught:
-        hooks.refuse_what_json_lacks({"epoch": 1, "m": value})
+        refuse_what_json_lacks({"epoch": 1, "m": value})
     assert where in str(caught.value) and fix in caught.value.fix
+
+
+CHANGED = """
+  math.nan => 'm' is nan in line => copy of it, as JSON, has None => Report a large number
+  -math.inf => 'm' is -inf in line => has None => Report a large number
+  (1, 2) => 'm' is tuple in line => has [1, 2] => Report [1, 2] yourself
+  {1} => 'm' is set in line => has [1] => Report [1] yourself
+  {"a": {1: 2}} => 'm'['a'], a key of it, is 1 => has '1' => Report '1' yourself
+  [(1,)] => 'm'[0] is tuple => has [1] => Report [1] yourself
+  Decimal("1.5") => 'm' is Decimal('1.5') => has '1.5' => Report '1.5' yourself
+"""
+
+
+@pytest.mark.parametrize("value, fact, kept, fix", table(CHANGED, globals()))
+def test_what_ray_changes_in_the_metrics_of_a_checkpoint_is_said(value, fact, kept, fix):
+    state = _TrainingResultState(checkpoint_dir_name="c", metrics={"m": value})
+    assert json.loads(state.json())["metrics"]["m"] != value  # as a run that resumes reads it
+    reports = Reports()
+    (note,) = reports.notes_on({"epoch": 1, "m": value}, None)
+    assert fact in note and kept in note and fix in note and "of test_hooks.py" in note
+    assert list(reports.notes_on({"epoch": 2, "m": value}, None)) == []  # once
+
+
+def test_what_ray_keeps_unchanged_has_no_note():
+    kept = {"a": 1, "b": 0.5, "c": [True, None, {"d": "e"}], "f": np.float64(0.5)}
+    assert list(Reports().notes_on(kept, "epoch-1")) == []
+    assert list(Reports().notes_on(1, None)) == []  # Ray refuses it
+
+
+def test_two_checkpoints_in_one_folder_are_said():
+    reports = Reports()
+    assert list(reports.notes_on({"a": 1}, "best")) == []
+    assert list(reports.notes_on({"a": 1}, "other")) == []
+    (note,) = reports.notes_on({"a": 1}, "best")
+    assert "report 3 has the same checkpoint_dir_name='best' as report 1" in note and "test_hooks.py" in note
 
 
 def test_a_report_tells_how_many_passes_are_over_and_what_was_made_since(tracker, events):

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import types
 
 import pytest
 import ray.train
@@ -236,6 +237,10 @@ SAMPLERS = {
 }
 
 
+class Stateful(DataLoader):
+    """A loader that remembers where it is."""
+
+
 def prepares(config):
     """The notes on each loader, and rows of its first batch: each rank's panel says the same once."""
     events = []
@@ -254,6 +259,15 @@ def prepares(config):
     seen["dealt"] = notes(
         DataLoader(NUMBERS, 8, sampler=torch.utils.data.distributed.DistributedSampler(NUMBERS))
     )
+    seen["of a subclass"] = notes(Stateful(NUMBERS, 8))
+    elsewhere = types.ModuleType("makes_loaders")  # a file of the reader's that has imported the function
+    elsewhere.prepare_data_loader = prepare_data_loader
+    sys.modules["makes_loaders"] = elsewhere
+    events.clear()
+    with following(tracker, all_of_them):
+        elsewhere.prepare_data_loader(DataLoader(NUMBERS, batch_sampler=batches))
+    seen["elsewhere"] = [event["text"] for event in events if event["kind"] == "note"], None
+    assert elsewhere.prepare_data_loader is prepare_data_loader
     ahead = {"num_workers": 1, "persistent_workers": True, "prefetch_factor": 4}
     seen["ahead"] = notes(DataLoader(NUMBERS, 8, **ahead))
     return seen
@@ -267,5 +281,8 @@ def test_what_ray_changes_in_a_loader_is_told(lab, home):
     assert "single rows without a batch dimension" in seen["batches"][0][0]
     assert tuple(seen["batches"][1]) == () and tuple(seen["its own way"][1]) == (8,)
     assert seen["its own way"][0] == seen["dealt"][0] == []
+    assert "single rows without a batch dimension" in seen["elsewhere"][0][0]
+    (note,) = seen["of a subclass"][0]
+    assert "makes a plain DataLoader of your Stateful" in note
     (note,) = seen["ahead"][0]
     assert "drops persistent_workers=True and prefetch_factor=4" in note

@@ -1,0 +1,152 @@
+"""Say at the report what Ray refuses or changes in the metrics of a checkpoint, and the line to write.
+
+Ray writes these metrics as JSON, with pydantic, in the run's controller. What that can't write ends the run
+there, and the error names neither the metric nor a line of the loop. Of NumPy, it takes `float64`, which is a
+float, and nothing else. Other values change: a run that resumes, and `Result.from_path`, read them from JSON.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from labkit.errors import BadInput
+
+
+class Reports:
+    """The reports with checkpoints of one loop, on the rank whose metrics Ray keeps."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, int] = {}  # names of checkpoints' folders, and the number of the report
+        self._changed: set[str] = set()  # metrics that were spoken of
+        self._reports = 0
+
+    def notes_on(self, metrics: Any, folder: str | None) -> Iterator[str]:
+        """Yield what the reader should know of a report with a checkpoint in `folder`.
+
+        Raises:
+            BadInput: Ray would end the run for a metric that it can't write.
+        """
+        self._reports += 1
+        refuse_what_json_lacks(metrics)
+        for path, value, kept in _changes(metrics):
+            if path not in self._changed:
+                self._changed.add(path)
+                yield _sentence(path, value, kept)
+        if folder is None:
+            return
+        if folder in self._folders:
+            yield (
+                f"report {self._reports} has the same checkpoint_dir_name={folder!r} as report "
+                f"{self._folders[folder]} ({_place()}): their files are in one folder, which is deleted "
+                'with the older one. Give each its own name, such as checkpoint_dir_name=f"epoch-{epoch}"'
+            )
+        self._folders.setdefault(folder, self._reports)
+
+
+def _sentence(path: str, value: Any, kept: Any) -> str:
+    what = type(value).__name__ if isinstance(value, (tuple, set, frozenset)) else repr(value)
+    fact = f"the metric {path} is {what} in {_place()}, and Ray's copy of it, as JSON, has {_brief(kept)}"
+    if kept is None:
+        return f"{fact}: a run that resumes finds no number there. Report a large number instead"
+    return f"{fact}. Report {_brief(kept)} yourself, so that both are the same"
+
+
+def _brief(value: Any) -> str:
+    """A value as the sentence shows it."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"a {type(value).__name__}"
+
+
+def _place() -> str:
+    """The line that reports: the innermost one that is neither Ray's nor the lab's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in ("ray", "labkit"):
+            name = frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2]
+            return f"line {frame.f_lineno} of {name}"
+        frame = frame.f_back
+    return "the loop"
+
+
+# -- what changes --------------------------------------------------------------------------------------------
+
+
+def _changes(metrics: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each metric that comes back from JSON as something else: its name, its value, and that."""
+    pydantic = sys.modules.get("pydantic_core")
+    if pydantic is None or not isinstance(metrics, Mapping):
+        return
+    try:
+        kept = pydantic.from_json(pydantic.to_json(metrics, inf_nan_mode="null"))
+    except ValueError:  # Ray ends the run with an error of its own
+        return
+    yield from _differences(metrics, kept, "")
+
+
+def _differences(value: Any, kept: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(value, Mapping) and isinstance(kept, Mapping):
+        for (name, part), (kept_name, kept_part) in zip(value.items(), kept.items(), strict=False):
+            if name != kept_name:
+                yield f"{path}, a key of it,".lstrip(", "), name, kept_name
+            yield from _differences(part, kept_part, f"{path}[{name!r}]" if path else repr(name))
+    elif isinstance(value, list) and isinstance(kept, list):
+        for place, (part, kept_part) in enumerate(zip(value, kept, strict=False)):
+            yield from _differences(part, kept_part, f"{path}[{place}]")
+    elif not _is_same(value, kept):
+        yield path, value, kept
+
+
+def _is_same(value: Any, kept: Any) -> bool:
+    with contextlib.suppress(Exception):  # a metric may be anything
+        return bool(value == kept)
+    return False
+
+
+# -- what is refused -----------------------------------------------------------------------------------------
+
+
+def refuse_what_json_lacks(metrics: Any) -> None:
+    """Refuse metrics of a checkpoint that Ray can't keep: in its controller that ends the run, unnamed."""
+    to_json = getattr(sys.modules.get("pydantic_core"), "to_json", None)
+    if to_json is None or not isinstance(metrics, Mapping) or _is_kept(metrics, to_json):
+        return
+    for path, value in _leaves(metrics, ""):
+        if not _is_kept(value, to_json):
+            shape, kind = getattr(value, "shape", None), type(value)
+            package = kind.__module__.partition(".")[0]
+            what = f"{package}.{kind.__name__}" + (f" of shape {tuple(shape)}" if shape else "")
+            fact = f"it is a {what}, and Ray keeps the metrics of a checkpoint as JSON"
+            raise BadInput(f"report the metric {path}", fact, _json_fix(path, value))
+
+
+def _json_fix(path: str, value: Any) -> str:
+    if getattr(value, "shape", None):
+        return f"report {{{path}: value.tolist()}}, or save it in the checkpoint's folder"
+    with contextlib.suppress(Exception):
+        float(value)
+        return f"report {{{path}: float(value)}}"
+    return f"report {{{path}: str(value)}}, or save it in the checkpoint's folder"
+
+
+def _is_kept(value: Any, to_json: Callable) -> bool:
+    try:
+        to_json(value)
+    except Exception:
+        return False
+    return True
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The values in nested metrics, each with its names; a key may be what can't be kept."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            if not isinstance(name, str):
+                yield f"{path}{name!r}, a key,".lstrip(), name
+            yield from _leaves(part, f"{path}[{name!r}]" if path else repr(name))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for place, part in enumerate(value):
+            yield from _leaves(part, f"{path}[{place}]")
+    else:
+        yield path, value

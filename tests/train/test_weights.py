@@ -1,0 +1,99 @@
+"""A note on ranks that hold different weights, and none on loops that are right."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import weights_loops
+from weights_loops import GOOD, PLANTED
+
+from labkit.machine import free_port
+from labkit.panel.training import TrainingRun
+
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/", "labkit/panel/")]
+
+LOOPS = Path(weights_loops.__file__)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """The events of all loops, by name and rank: two processes train them one after another."""
+    folder = tmp_path_factory.mktemp("told")
+    return run_both(folder, [loop.__name__ for loop in (*PLANTED, *GOOD)])
+
+
+def run_both(folder, names, **variables):
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    ranks = []
+    for rank in range(2):
+        command = [sys.executable, str(LOOPS), str(folder / f"{rank}.json"), *names]
+        environment = {**os.environ, **address, **variables, "RANK": str(rank)}
+        ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+    errors = [rank.communicate(timeout=300)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
+    of_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return {name: [events[name] for events in of_rank] for name in names}
+
+
+def notes_of(events, engine="Ray Train"):
+    """What the panel of a run says at the end; the ranks' events come in the order of their times."""
+    run = TrainingRun("run", engine=engine, world_size=2)
+    run.start()
+    for event in sorted((event for rank in events for event in rank), key=lambda event: event["at"]):
+        run.apply(event)
+    run.fill(run.now())
+    return run.notes
+
+
+@pytest.mark.parametrize("loop", PLANTED, ids=lambda loop: loop.__name__)
+def test_different_weights_are_told_with_the_fix(told, loop):
+    (note,) = notes_of(told[loop.__name__])
+    print(note)
+    assert note.startswith("the 2 workers hold different weights")
+    assert re.search(PLANTED[loop], note), note
+    assert "LABKIT_COMPARE_WEIGHTS=0" in note
+
+
+@pytest.mark.parametrize("loop", GOOD, ids=lambda loop: loop.__name__)
+def test_no_word_on_a_loop_that_is_right(told, loop):
+    assert notes_of(told[loop.__name__]) == []
+
+
+def test_the_comparison_can_be_turned_off(tmp_path):
+    events = run_both(tmp_path, ["not_wrapped"], LABKIT_COMPARE_WEIGHTS="0")["not_wrapped"]
+    assert not [event for rank in events for event in rank if event["kind"] == "weights"]
+    assert notes_of(events) == []
+
+
+def test_a_note_goes_when_the_weights_are_the_same_again():
+    """Some methods average the weights after several epochs."""
+    run = TrainingRun("run", engine="Ray Train", world_size=2)
+    run.start()
+    seen = {"is_whole": True, "crossed": 0.0, "exchanged": 0.0, "gathered": 0.0, "rewritten": False}
+    seen |= {"syncs_buffers": False, "solo": False, "names": ["weight"], "averaged": [False]}
+    notes = []
+    for number, norms in enumerate(([1, 1], [2, 3], [3, 4], [5, 5])):
+        for rank, norm in enumerate(norms):
+            where = {"rank": rank, "pid": rank, "node": "head", "at": run.now()}
+            look = {"number": number, "last": False, "steps": 4 * number, "gradients": [0.1 + rank]}
+            run.apply({"kind": "weights", **where, **look, **seen, "weights": [float(norm)]})
+        run.fill(run.now())
+        notes.append(run.notes)
+    assert [len(told) for told in notes] == [0, 0, 1, 0]
+    assert "DistributedDataParallel(model)" not in notes[2][0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "wrapping"),
+    [
+        ("Ray Train", "ray.train.torch.prepare_model(model)"),
+        ("TorchDistributor", "torch.nn.parallel.DistributedDataParallel(model)"),
+    ],
+)
+def test_the_fix_is_that_of_the_engine(told, engine, wrapping):
+    (note,) = notes_of(told["not_wrapped"], engine)
+    assert f"model = {wrapping}. " in note
