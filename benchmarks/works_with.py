@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from benchmarks._works_with import page, table
+from labkit import files
 from labkit.local import cluster
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,7 +38,7 @@ def main() -> None:
                 measured = run(row)
                 seen = json.loads(options.json.read_text()) if options.json.exists() else {}
                 seen[row.key] = measured
-                options.json.write_text(json.dumps(seen, indent=1))
+                files.atomic_write(options.json, json.dumps(seen, indent=1))  # a test reads it meanwhile
     if options.page or not options.rows:
         (ROOT / "docs" / "works-with.md").write_text(page.write(table.rows(), seen), encoding="utf-8")
         findings = ROOT / "findings" / "README.md"
