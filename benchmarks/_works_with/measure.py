@@ -16,7 +16,7 @@ from ray import cloudpickle
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
-from benchmarks._works_with import problem
+from benchmarks._works_with import problem, rows
 from benchmarks._works_with.table import Row
 from labkit import runs
 from labkit.errors import RunFailed, RunStopped
@@ -46,7 +46,7 @@ def measure(row: Row, storage: Path) -> Measured:
     seen = Measured()
     try:
         module = importlib.import_module(f"benchmarks._works_with.rows.{row.key}")
-        for shared in (module, problem):
+        for shared in (rows, problem):
             cloudpickle.register_pickle_by_value(shared)  # workers can't import a benchmark
         own = getattr(module, "measured", None)
         if own is not None:

@@ -6,8 +6,6 @@ Extra: yes
 Asked: one model, one process, epochs, loss, resumes
 Guess: all
 Line: `JaxConfig(use_gpu=True)` with `JAX_PLATFORMS=cpu` in `RunConfig(worker_runtime_env=…)`
-Note: With a plain `JaxTrainer` on CPUs, Ray starts no group: each worker sees one process, and trains
-    alone.
 """
 
 import tempfile

@@ -6,9 +6,8 @@ Extra: yes
 Asked: one model, one process, epochs, resumes
 Guess: all but epochs
 Line: `"tree_learner": "data"` next to `**get_network_params()`
-Note: Without `tree_learner` each rank fits its own rows. Each rank finds the bins of some columns in
-    its own rows, so the trees aren't those of one process, and the metric is of rank 0's rows. A
-    round is what the panel calls an epoch.
+Note: Each rank finds the bins of some columns in its own rows, so the trees aren't those of one process,
+    and the metric is of rank 0's rows. A round is what the panel calls an epoch.
 """
 
 import lightgbm
