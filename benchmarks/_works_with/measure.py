@@ -16,7 +16,7 @@ from ray import cloudpickle
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
-from benchmarks._works_with import problem
+from benchmarks._works_with import problem, rows
 from benchmarks._works_with.table import Row
 from labkit import runs
 from labkit.errors import RunFailed, RunStopped
@@ -46,7 +46,7 @@ def measure(row: Row, storage: Path) -> Measured:
     seen = Measured()
     try:
         module = importlib.import_module(f"benchmarks._works_with.rows.{row.key}")
-        for shared in (module, problem):
+        for shared in (rows, problem):
             cloudpickle.register_pickle_by_value(shared)  # workers can't import a benchmark
         own = getattr(module, "measured", None)
         if own is not None:
@@ -121,10 +121,10 @@ class Fits:
             return len(workers) == 2 and all(worker.made for worker in workers.values())
 
         def act() -> None:
-            if _until(trains):
+            if until(trains):
                 first = panel.state.workers[1].pid
                 os.kill(first, signal.SIGKILL)
-                _until(lambda: trains() and panel.state.workers[1].pid != first)
+                until(lambda: trains() and panel.state.workers[1].pid != first)
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
         threading.Thread(target=act, daemon=True).start()
@@ -176,7 +176,8 @@ def close(*lists: list[float]) -> bool:
     )
 
 
-def _until(condition: Callable[[], bool]) -> bool:
+def until(condition: Callable[[], bool]) -> bool:
+    """Wait until a condition holds; whether it did in time."""
     deadline = time.monotonic() + _LONG
     while not condition():
         if time.monotonic() > deadline:

@@ -22,6 +22,15 @@ The columns ask:
 Where a row says **no**, the note below its table says why, or what to write.
 """
 
+GUESSES = """## Each guess
+Of {asked} questions, {missed} were guessed wrong. The questions were corrected after some first runs, which
+flatters that.
+
+| row | expected to fail | guessed wrong |
+|---|---|---|
+{lines}
+"""
+
 NOT_RUN = {
     "mosaicml-streaming 0.13.0": "It asks for `numpy<2.2`, `transformers<5` and torchvision, whose build "
     "on PyPI doesn't load with the CPU build of torch.",
@@ -29,10 +38,11 @@ NOT_RUN = {
     "aim 3.29.1": "Its part `aim-ui` has no wheel.",
     "fastai and torchtnt with their own dependencies": "They bring torchvision, which with the CPU build of "
     "torch breaks `import transformers` and `import lightning`. The rows use them without it.",
+    "`TuneBOHB` with `HyperBandForBOHB` (hpbandster 0.7.4)": "Of two sweeps of six short trials, one never "
+    "ended: the scheduler continued none of the paused trials, and the panel says so. A sweep that was "
+    "stopped and restored ended with a `KeyError`, because the searcher had forgotten the running trials.",
     "torchft": "It installs, but its replica groups need a lighthouse server, and Ray Train restarts workers "
     "by itself.",
-    "`JaxTrainer`, `XGBoostTrainer`, `LightGBMTrainer`, searchers of Tune": "They aren't in this table yet.",
-    "TorchDistributor": "Not in this table yet. Recipes for Lightning and accelerate on Spark are tested.",
     "`TensorflowTrainer`": "Lesson [04](../notebooks/04_tensorflow_trainer.ipynb) and its tests run it.",
 }
 
@@ -67,9 +77,31 @@ def write(rows: list[Row], seen: dict[str, dict]) -> str:
     return "\n".join(parts) + "\n"
 
 
+def guesses(rows: list[Row], seen: dict[str, dict]) -> str:
+    """The last section of findings/README.md: what was guessed of each row before it was run."""
+    known = [row for row in rows if row.key in seen]
+    missed = {row.key: misses(row, seen[row.key]["facts"]) for row in known}
+
+    def line(row: Row) -> str:
+        fails = [fact for fact in row.asked if fact not in row.guessed]
+        return f"| {row.name} | {', '.join(fails) or '–'} | {', '.join(missed[row.key]) or '–'} |"
+
+    return GUESSES.format(
+        asked=sum(len(row.asked) for row in known),
+        missed=sum(map(len, missed.values())),
+        lines="\n".join(map(line, known)),
+    )
+
+
+def with_guesses(text: str, rows: list[Row], seen: dict[str, dict]) -> str:
+    """The text of findings/README.md, with its last section written again."""
+    before, _, _ = text.partition(GUESSES.splitlines()[0])
+    return before + guesses(rows, seen)
+
+
 def misses(row: Row, facts: dict[str, bool]) -> list[str]:
     """The facts of a row that were guessed wrong."""
-    return [fact for fact, holds in facts.items() if holds != (fact in row.guessed)]
+    return [fact for fact, holds in facts.items() if holds != (fact in row.guessed) or fact in row.missed]
 
 
 def _summary(rows: list[Row], seen: dict[str, dict]) -> str:
@@ -86,8 +118,7 @@ def _summary(rows: list[Row], seen: dict[str, dict]) -> str:
         f"were busy with other work, too. Of {len(trained)} rows that train on two ranks, {len(at_once)}",
         f"train one model unchanged, {len(together) - len(at_once)} with the line that is named, and",
         f"{len(trained) - len(together)} don't. Before each row was run, a guess was written into its head:",
-        f"{missed} of {asked} missed. The questions were corrected after some first runs, which",
-        "flatters that.",
+        f"{missed} of {asked} missed, which [findings](../findings/README.md) lists.",
     )
     return " ".join(parts)
 
@@ -103,8 +134,8 @@ def _table(group: str, rows: list[Row], seen: dict[str, dict]) -> str:
         packages = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
         source = f"[{row.name}](../benchmarks/_works_with/rows/{row.key}.py)"
         lines.append(f"| {source} | {packages} | {' | '.join(cells)} | {row.line} |")
-        sentences = [row.note, *(f"The panel: “{note}”." for note in about["notes"])]
-        sentences += about["remarks"]
+        sentences = [*about["remarks"], row.note]
+        sentences += [f"The panel: “{note}”." for note in about["notes"]]
         if about["error"]:
             sentences.append(f"It ended with `{about['error']}`.")
         if any(sentences):

@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy
 import ray.train
 import torch
 from torch.utils.data import TensorDataset
@@ -107,6 +108,8 @@ class Reference:
         self.weights = weights(model)
 
 
-def write_json(folder: Path, **values: object) -> None:
-    """Write `values` into a file of `folder`, for rows whose checkpoint is their own."""
-    Path(folder, "values.json").write_text(json.dumps(values))
+def keep_predictions(config: dict, predictions: numpy.ndarray) -> None:
+    """Write what a rank's model predicts for all rows into a file of the run's folder."""
+    rank = ray.train.get_context().get_world_rank()
+    text = json.dumps(numpy.ravel(predictions).tolist())
+    Path(config["folder"], f"predictions-{rank}.json").write_text(text)

@@ -16,7 +16,7 @@ FACTS = {
     "epochs": "it and the record count the epochs",
     "loss": "the record's loss of each epoch is the loop's, and the panel follows it",
     "resumes": "a second `fit()` of the same name goes on from the checkpoint, and ends with the weights of "
-    "a run that was not interrupted",
+    "a run that was not interrupted; in Ray Tune, `Tuner.restore` runs what a stopped sweep has left",
     "trials": "the panel counts the trials",
     "best": "its best trial is Tune's",
     "stop": "a rank is killed, the error and the panel name it, the run goes on, and Stop ends it",
@@ -32,6 +32,7 @@ class Row:
     group: str
     asked: tuple[str, ...]  # the facts that make sense here
     guessed: frozenset[str]  # those that were expected to hold, before the first run
+    missed: frozenset[str] = frozenset()  # guesses that missed before the row was corrected
     packages: tuple[str, ...] = ()  # whose versions matter
     line: str = ""  # what has to be written
     note: str = ""
@@ -70,6 +71,7 @@ def read(path: Path) -> Row:
         group=fields["group"],
         asked=asked,
         guessed=frozenset(_listed(fields["guess"], asked)),
+        missed=frozenset(_listed(fields.get("missed", "none"), asked)),
         packages=tuple(re.split(r",\s*", fields["packages"])),
         line=fields.get("line", ""),
         note=fields.get("note", ""),

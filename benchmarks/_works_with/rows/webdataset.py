@@ -6,8 +6,9 @@ Extra: yes
 Asked: all but stop
 Guess: all but rows
 Line: `nodesplitter=webdataset.split_by_node`, and at least as many shards as ranks
-Note: Two shards, so each rank reads one half. Batches are made in the pipeline, with `.batched`, as its
-    page does.
+Note: Batches are made in the pipeline, with `.batched`, as its page does, and from outside such a batch
+    looks like one row. If the loader makes them, with `WebLoader(rows, batch_size=8)`, the panel counts
+    rows. There are two shards, so each rank reads one half.
 """
 
 import ray.train

@@ -1,0 +1,67 @@
+"""`LightGBMTrainer`
+
+Group: Other trainers of Ray Train
+Packages: lightgbm
+Extra: yes
+Asked: one model, one process, epochs, resumes
+Guess: all but epochs
+Line: `"tree_learner": "data"` next to `**get_network_params()`
+Note: Each rank finds the bins of some columns in its own rows, so the trees aren't those of one process,
+    and the metric is of rank 0's rows. A round is what the panel calls an epoch.
+"""
+
+import lightgbm
+import numpy
+import ray.train
+from ray.train.lightgbm import LightGBMTrainer, RayTrainReportCallback, get_network_params
+
+from benchmarks._works_with import predicted, problem
+
+OPTIONS = {
+    "objective": "regression",
+    "metric": "rmse",
+    "min_data_in_leaf": 4,
+    "min_data_in_bin": 1,
+    "num_leaves": 4,
+    "verbose": -1,
+    "num_threads": 1,
+}
+
+
+def loop(config):
+    rows = problem.dealt(ray.train.get_context().get_world_rank())
+    options = {**OPTIONS, "tree_learner": "data", "pre_partition": True, **get_network_params()}
+    train = lightgbm.Dataset(problem.X[rows].numpy(), label=problem.Y[rows, 0].numpy())
+    checkpoint, model, left = ray.train.get_checkpoint(), None, config["epochs"]
+    if checkpoint:
+        model = RayTrainReportCallback.get_model(checkpoint)
+        left -= model.current_iteration()
+    model = lightgbm.train(
+        options,
+        train,
+        num_boost_round=left,
+        valid_sets=[train],
+        valid_names=["train"],
+        init_model=model,
+        callbacks=[RayTrainReportCallback(metrics={"loss": "train-rmse"}, frequency=1)],
+    )
+    problem.keep_predictions(config, model.predict(problem.X.numpy()))
+
+
+def in_one_process(rounds):
+    """The predictions of one process, and its losses."""
+    seen = {}
+    train = lightgbm.Dataset(problem.X.numpy(), label=problem.Y[:, 0].numpy())
+    model = lightgbm.train(
+        OPTIONS,
+        train,
+        rounds,
+        valid_sets=[train],
+        valid_names=["train"],
+        callbacks=[lightgbm.record_evaluation(seen)],
+    )
+    return numpy.asarray(model.predict(problem.X.numpy())), seen["train"]["rmse"]
+
+
+def measured(storage):
+    return predicted.measured(LightGBMTrainer, loop, in_one_process, "lightgbm", storage)
