@@ -15,6 +15,7 @@ that part taken away.
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from math import isfinite
 from operator import itemgetter
 from statistics import median, stdev
 from typing import Any
@@ -396,6 +397,8 @@ def in_words(shares: Iterable[float]) -> str:
 
 
 def _samples(rows: list[list[float]]) -> list[dict[str, float]]:
+    if not all(isfinite(sum(row)) for row in rows):
+        raise ValueError("a sum is no finite number")
     return [dict(zip(COLUMNS, map(float, row), strict=True)) for row in rows]
 
 
@@ -423,7 +426,7 @@ def _at(rows: list[dict[str, float]], step: float) -> dict[str, float]:
     left = rows[after - 1]
     if after == len(rows):
         return left
-    share = (step - left["steps"]) / (rows[after]["steps"] - left["steps"])
+    share = (step - left["steps"]) / max(rows[after]["steps"] - left["steps"], 1e-9)
     return {name: left[name] + share * (rows[after][name] - left[name]) for name in COLUMNS}
 
 

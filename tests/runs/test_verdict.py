@@ -7,7 +7,7 @@ import pytest
 from labkit import runs
 from labkit.__main__ import main
 from labkit.runs.record import RunRecord
-from labkit.runs.verdict import PAGES, PARTS, verdict
+from labkit.runs.verdict import COLUMNS, PAGES, PARTS, verdict
 from steps_told import EPOCHS, rank, told
 
 CAUSES = {
@@ -100,6 +100,7 @@ def test_several_causes_come_in_the_order_of_their_seconds():
         (told(rank(), rank(forward=0.2, from_step=150)), "changed during the run"),
         ({"ranks": {"0": [[1, 2], [3, 4]]}}, "damaged"),
         ({"ranks": {"0": 5}}, "damaged"),
+        ({"ranks": {"0": [[float("inf")] * len(COLUMNS)] * 2}}, "damaged"),
         ({"ranks": {**told(rank(), rank())["ranks"], "1": []}}, "no parts"),
     ],
 )
