@@ -37,6 +37,7 @@ _LEAST_STEPS, _LEAST_SECONDS = 20, 1.0  # of all ranks, after the first step
 _SHARE = {"data": 0.15, "slow rank": 0.15, "exchange": 0.35, "reports": 0.1, "validation": 0.1}
 _BUSY_SHARE = 0.2
 _BUSY_EXCHANGE = 0.5  # where threads wait for a core most of the time, so do those that exchange
+_ALL_WAIT = 0.25  # of the time: where every rank waits that long for its data, it is no rank's fault
 _MORE_ROWS = 1.15  # times the rows of the other ranks
 _LEAK, _LEAK_SHARE = 32e6, 0.05  # bytes between two thirds of a run, and of all its memory
 
@@ -300,6 +301,8 @@ def _slow_rank(search: _Search) -> list[Cause]:
     excess = whole.excess(rank)
     reason = max(excess, key=excess.__getitem__)
     proof = excess[reason]
+    if reason == "waiting" and min(whole.of("waiting").values()) >= _ALL_WAIT * search.wall:
+        return []
     if reason == "computing":
         rows = whole.of("rows")
         mine = rows.pop(rank)

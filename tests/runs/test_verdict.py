@@ -23,6 +23,8 @@ CAUSES = {
         told(rank(data=0.03, computed=0.03), rank(data=0.03, computed=0.03)), "data", None, "computing"
     ),
     "store": (told(rank(data=0.03), rank(data=0.03)), "data", None, "waiting"),
+    # Ray Data gives its rows to the ranks in turn, so one of them waits longer.
+    "store, one rank more": (told(rank(data=0.03), rank(data=0.06)), "data", None, "waiting"),
     "store, alone": (told(rank(data=0.03), exchange=0.0), "data", None, "waiting"),
     "exchange": (told(rank(), rank(), exchange=0.05), "exchange", None, ""),
     "reports": (told(rank(reports=0.02), rank(reports=0.02)), "reports", None, ""),
