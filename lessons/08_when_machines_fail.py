@@ -5,6 +5,7 @@
 # - resume a run at the step of its last checkpoint, to exactly the same weights (exercise 08-1);
 # - compute how often to save (08-4);
 # - find out from the ranks' stacks why a run hangs, and fix it (08-2);
+# - read in the panel which rank slows down the others;
 # - save just in time when a machine announces that it goes away;
 # - let a run continue with fewer workers, and keep its global batch (08-3).
 #
@@ -200,10 +201,10 @@ def difference(result):
 
 
 # %%
-def make_trainer(save_after, workers=2, max_failures=0, steps=30):
+def make_trainer(save_after, workers=2, max_failures=0, steps=30, pause=0.1):
     return TorchTrainer(
         train_loop,
-        train_loop_config={"steps": steps, "pause": 0.1, "save_after": save_after},
+        train_loop_config={"steps": steps, "pause": pause, "save_after": save_after},
         scaling_config=ScalingConfig(num_workers=workers, placement_strategy="SPREAD"),
         run_config=RunConfig(
             storage_path=store.storage_path("runs", "08"),
@@ -473,6 +474,30 @@ def good_enough(loss):
 
 # %%
 check("08-2", good_enough)
+
+# %% [markdown]
+# ## A rank that is slow
+# A machine doesn't have to fail to cost you time. Some are just slow, because they are too hot or because another program uses them, too. Then nothing hangs and nothing raises an error; the whole run takes longer, because each step waits for the slowest rank. `faults.slow_rank` lets rank 1 run for only 30 % of the time:
+
+# %%
+panel = TrainPanel("08-slow")
+fault = faults.slow_rank(1, share=0.3, seconds=60).at(panel)
+trainer = make_trainer(no_checkpoints, steps=100, pause=0.01)
+with panel.watch(trainer):
+    trainer.fit()
+
+# %% tags=["claim"]
+assert fault.wait().outcome == "made", fault.did
+
+# %% tags=["claim", "timed"]
+from labkit import runs
+
+(cause,) = (cause for cause in runs.latest("08-slow").verdict["causes"] if cause["name"] != "start")
+assert (cause["name"], cause["rank"]) == ("slow rank", 1)
+
+# %% [markdown]
+# Look at the strips below the curves. They show how the time of each rank's steps divides. Rank 0 spends most of its time in the *exchange*, where it waits for rank 1's gradients. Rank 1, which causes the delay, waits least. The sentence below the strips draws that conclusion for you: it names the rank, and what an
+# epoch would take without the delay. Is it worth replacing the machine? Compare the two numbers. [Why is this run slow?](../docs/verdict.md) explains the six parts.
 
 # %% [markdown]
 # ## A machine that says goodbye

@@ -103,7 +103,7 @@ def ask(*, done: bool = False) -> None:
     """
     member = _member()
     if member is None:
-        raise LabError("ask for help on the board", "you are in no class", _JOIN)
+        raise BadInput("ask for help on the board", "you are in no class", _JOIN)
     member["asks"] = not done
     target = open_place(member["place"])
     atomic_write(_home() / "class.json", json.dumps(member), mode=0o600)  # a kernel may share meanwhile

@@ -15,6 +15,7 @@ that part taken away.
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from math import isfinite
 from operator import itemgetter
 from statistics import median, stdev
 from typing import Any
@@ -36,6 +37,7 @@ _LEAST_STEPS, _LEAST_SECONDS = 20, 1.0  # of all ranks, after the first step
 _SHARE = {"data": 0.15, "slow rank": 0.15, "exchange": 0.35, "reports": 0.1, "validation": 0.1}
 _BUSY_SHARE = 0.2
 _BUSY_EXCHANGE = 0.5  # where threads wait for a core most of the time, so do those that exchange
+_ALL_WAIT = 0.25  # of the time: where every rank waits that long for its data, it is no rank's fault
 _MORE_ROWS = 1.15  # times the rows of the other ranks
 _LEAK, _LEAK_SHARE = 32e6, 0.05  # bytes between two thirds of a run, and of all its memory
 
@@ -299,6 +301,8 @@ def _slow_rank(search: _Search) -> list[Cause]:
     excess = whole.excess(rank)
     reason = max(excess, key=excess.__getitem__)
     proof = excess[reason]
+    if reason == "waiting" and min(whole.of("waiting").values()) >= _ALL_WAIT * search.wall:
+        return []
     if reason == "computing":
         rows = whole.of("rows")
         mine = rows.pop(rank)
@@ -396,6 +400,8 @@ def in_words(shares: Iterable[float]) -> str:
 
 
 def _samples(rows: list[list[float]]) -> list[dict[str, float]]:
+    if not all(isfinite(sum(row)) for row in rows):
+        raise ValueError("a sum is no finite number")
     return [dict(zip(COLUMNS, map(float, row), strict=True)) for row in rows]
 
 
@@ -423,7 +429,7 @@ def _at(rows: list[dict[str, float]], step: float) -> dict[str, float]:
     left = rows[after - 1]
     if after == len(rows):
         return left
-    share = (step - left["steps"]) / (rows[after]["steps"] - left["steps"])
+    share = (step - left["steps"]) / max(rows[after]["steps"] - left["steps"], 1e-9)
     return {name: left[name] + share * (rows[after][name] - left[name]) for name in COLUMNS}
 
 

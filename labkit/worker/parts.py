@@ -82,8 +82,7 @@ class StepClocks:
 
     def end_draw(self, began: float, now: float, busy: float) -> float:
         """The loop has got a batch; return the seconds in which this thread had work to do, on average."""
-        if self._began is not None:
-            self._finish_backward(began)
+        self._finish_backward(began)
         self._drew_at, self._mark = began, now
         return _EACH * (self.busy() - busy) if busy else 0.0
 
@@ -103,27 +102,23 @@ class StepClocks:
             self.end_evaluation(self._drew_at)
         if self._mark:
             self.forward += now - self._mark
-        if not self._exchanges_in and self._looks:
+        if not self._exchanges_in and self.backwards <= _LOOKS:
             self._count = collectives()
         self._began = now, 0.0 if self._alone else self.busy()
 
     def end_backward(self, now: float) -> None:
-        if not self._exchanges_in and self._looks and collectives() != self._count:
-            self._exchanges_in = "backward"
+        self._look_for_exchange("backward")
         if self._exchanges_in != "gap":
             self._finish_backward(now)
 
     def before_step(self, now: float, optimizer: Any) -> None:
-        if not self._exchanges_in and self.backwards and self._looks and collectives() != self._count:
-            self._exchanges_in = "gap"
+        self._look_for_exchange("gap")
         if not self._looked_for_shards:
             self._look_for_shards(optimizer)
-        if self._began is not None:
-            self._finish_backward(now)
+        self._finish_backward(now)
 
     def after_step(self, now: float) -> None:
-        if self._began is not None:
-            self._finish_backward(now)
+        self._finish_backward(now)
         if self._mark:
             self.optimizer += now - self._mark
         self._mark, self._evaluates_since = now, 0.0
@@ -140,6 +135,7 @@ class StepClocks:
             self.evaluating += max(now - since, 0.0)
 
     def _finish_backward(self, now: float) -> None:
+        """The backward that began last is over, if it wasn't already."""
         if self._began is None:
             return
         began, busy = self._began
@@ -150,9 +146,10 @@ class StepClocks:
         self.backward += wall - waited
         self._began, self._mark = None, now
 
-    @property
-    def _looks(self) -> bool:
-        return self.backwards <= _LOOKS
+    def _look_for_exchange(self, place: str) -> None:
+        """If a collective has run since the backward began, this is where gradients are exchanged."""
+        if not self._exchanges_in and 0 < self.backwards <= _LOOKS and collectives() != self._count:
+            self._exchanges_in = place
 
     def _look_for_shards(self, optimizer: Any) -> None:
         self._looked_for_shards = True

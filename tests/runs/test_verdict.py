@@ -7,7 +7,7 @@ import pytest
 from labkit import runs
 from labkit.__main__ import main
 from labkit.runs.record import RunRecord
-from labkit.runs.verdict import PAGES, PARTS, verdict
+from labkit.runs.verdict import COLUMNS, PAGES, PARTS, verdict
 from steps_told import EPOCHS, rank, told
 
 CAUSES = {
@@ -23,6 +23,8 @@ CAUSES = {
         told(rank(data=0.03, computed=0.03), rank(data=0.03, computed=0.03)), "data", None, "computing"
     ),
     "store": (told(rank(data=0.03), rank(data=0.03)), "data", None, "waiting"),
+    # Ray Data gives its rows to the ranks in turn, so one of them waits longer.
+    "store, one rank more": (told(rank(data=0.03), rank(data=0.06)), "data", None, "waiting"),
     "store, alone": (told(rank(data=0.03), exchange=0.0), "data", None, "waiting"),
     "exchange": (told(rank(), rank(), exchange=0.05), "exchange", None, ""),
     "reports": (told(rank(reports=0.02), rank(reports=0.02)), "reports", None, ""),
@@ -100,6 +102,7 @@ def test_several_causes_come_in_the_order_of_their_seconds():
         (told(rank(), rank(forward=0.2, from_step=150)), "changed during the run"),
         ({"ranks": {"0": [[1, 2], [3, 4]]}}, "damaged"),
         ({"ranks": {"0": 5}}, "damaged"),
+        ({"ranks": {"0": [[float("inf")] * len(COLUMNS)] * 2}}, "damaged"),
         ({"ranks": {**told(rank(), rank())["ranks"], "1": []}}, "no parts"),
     ],
 )
