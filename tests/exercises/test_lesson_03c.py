@@ -21,9 +21,12 @@ def first(rows, workers, batch_size, drop_last):
 
 def counted(cpus, workers, validation, per_task):
     """A right answer to 03c-3 without a division."""
-    tasks, free = 0, Fraction(cpus - workers - validation)
-    while free >= per_task:
-        tasks, free = tasks + 1, free - Fraction(per_task)
+    each = Fraction(str(per_task))
+    free = Fraction(cpus - workers - validation)
+    tasks = 0
+    while free >= each:
+        tasks += 1
+        free -= each
     if not tasks:
         raise ValueError(f"at least {float(workers + validation + per_task)} CPUs")
     return tasks
