@@ -165,7 +165,7 @@ class TrainingRun(Run):
         self._evidence: list[tuple[int, float]] = []  # of `counted_from`
         self._trained_from: int | None = None  # the first report that tells how far the loop is
         self._loop_notes: list[str] = []
-        self._names_cause = verdict
+        self.names_cause = verdict  # whether a panel has the sentence that says why
         self._verdict: Verdict | None = None  # the latest …
         self._judged_at = 0.0  # … and when it was computed
 
@@ -584,7 +584,7 @@ class TrainingRun(Run):
         shares = list((verdict.shares or {}).items())[:_WORKERS_SHOWN]
         self.strip = [(f"rank {rank}", of_rank) for rank, of_rank in shares]
         unseen = {worker.unseen for worker in self.workers.values() if worker.made > _STEPS_UNSEEN}
-        says_why = self._names_cause and (verdict.shares or unseen - {"", NO_BACKWARD})
+        says_why = self.names_cause and (verdict.shares or unseen - {"", NO_BACKWARD})
         self.verdict = verdict.sentence if says_why else ""
 
     def _headline(self, now: float) -> str:

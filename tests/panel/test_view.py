@@ -266,11 +266,11 @@ def test_a_run_whose_parts_are_not_measured_says_why_when_it_has_made_steps():
 
 def test_the_sentence_can_be_left_out_of_the_panel():
     run = straggling()
-    run.state._names_cause = False
+    run.state.names_cause = False
     for html in (live(run, 30), summary(run, at=30)):
         assert "slow rank" not in words(html) and "rank 0: data 2%" in html
     assert run.state.to_record()["verdict"]["verdict"] == "slow rank"
-    assert not states.TrainingRun("03", verdict=False)._names_cause
+    assert not states.TrainingRun("03", verdict=False).names_cause
 
 
 def test_the_verdict_is_computed_at_most_once_a_second(monkeypatch):
