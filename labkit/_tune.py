@@ -107,6 +107,18 @@ def last_time(scheduler: Any, trial: Any) -> float:
     return bracket._cumul_r if bracket is not None and bracket._halves == 0 else math.inf
 
 
+@contextlib.contextmanager
+def trainable_replaced(tuner: tune.Tuner, trainable: Callable[..., Any]) -> Iterator[None]:
+    """Let a sweep's trials run another function of the same name in this block."""
+    inner = tuner._local_tuner
+    before = inner._converted_trainable
+    inner._converted_trainable = trainable
+    try:
+        yield
+    finally:
+        inner._converted_trainable = before
+
+
 # -- while a sweep runs -------------------------------------------------------------------------------
 
 

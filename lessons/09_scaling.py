@@ -5,10 +5,10 @@
 # - predict from two short runs what a step costs with more workers (exercise 09-1);
 # - say where such a prediction goes wrong, and why (09-5);
 # - measure a speed-up that compares the same work (09-2);
-# - find the worker that all others wait for (09-3);
+# - find the worker that all others wait for (09-3), and say why a run is slow (09-6);
 # - watch a cluster grow and shrink by itself, and count how many workers fit on its nodes (09-4).
 #
-# **Time** about 80 minutes · **Needs** 00, 01, 03
+# **Time** about 90 minutes · **Needs** 00, 01, 03
 
 # %% [markdown]
 # Lesson 03 began with a story: with 32 times as many GPUs, ImageNet was trained not 32 times but about 29 times as fast ([Goyal et al.](https://arxiv.org/abs/1706.02677)). Each GPU then did about 90 % of the work that it did among eight. Suppose your run takes 40 hours on one GPU. Should you rent four of them, eight or 32? You can find out before you pay for the answer, from two runs that take a few seconds each.
@@ -453,6 +453,46 @@ def slowest(config):
 
 # %%
 check("09-3", slowest)
+
+# %% [markdown]
+# ### Exercise 09-6 ★★ · Three slow runs
+# Here are three runs on two workers. Each of them loses about 30 ms in every step, and each for a different reason: one rank gets its batches late, one rank computes longer, or the network between them is slow. With `verdict=False`, the panel draws its strips and leaves out the sentence that says why. What do the strips say?
+
+# %%
+from course import slow_runs
+
+for case in ("A", "B", "C"):
+    trainer = TorchTrainer(
+        slow_runs.train_loop,
+        train_loop_config={"case": case},
+        scaling_config=ScalingConfig(num_workers=2),
+    )
+    with TrainPanel(f"09-{case}", verdict=False).watch(trainer):
+        trainer.fit()
+
+# %% [markdown]
+# Give each run a pair: its cause (`"data"`, `"slow rank"` or `"exchange"`), and the rank that the other one waits for, or None if both ranks are alike. `("data", 1)` means that rank 1 gets its batches late.
+
+# %%
+causes = {"A": ..., "B": ..., "C": ...}  # your answer
+
+# %% tags=["solution"]
+causes = {"A": ("data", 0), "B": ("slow rank", 1), "C": ("exchange", None)}
+
+# %%
+check("09-6", causes)
+
+# %% tags=["claim", "timed"]
+from labkit import runs
+
+for case, (cause, _) in causes.items():
+    assert cause in [one["name"] for one in runs.latest(f"09-{case}").verdict["causes"]], case
+
+# %% [markdown]
+# The records have what the panels left out: in a terminal, `python -m labkit why 09-A` prints the sentence and the strips of the first run.
+
+# %% [markdown] tags=["instructor"]
+# **"Rank 1 has the longest exchange, so it's the slow one" (09-6).** It's the other way round: a rank with a long exchange waits for the other. The exchange itself is the cause only if it's long on *both*.
 
 # %% [markdown]
 # ## Nodes that come when they are needed

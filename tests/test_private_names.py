@@ -218,6 +218,7 @@ def test_tune_still_has_what_only_its_objects_show(tmp_path):
             "_is_restored",
             "param_space",
             "converted_trainable",
+            "_converted_trainable",
         ],
         asha: ["_metric", "_mode", "_max_t", "_brackets", "_time_attr"],
         tune.search.ConcurrencyLimiter(tune.search.Searcher("loss", "min"), 1): ["_metric", "_mode"],

@@ -152,7 +152,7 @@ class TrainingRun(Run):
         self._trained_from: int | None = None  # the first report that tells how far the loop is
         self.loop_notes: list[str] = []
         self.weights_differ = ""  # a sentence, while the ranks hold different weights
-        self.names_cause = verdict
+        self.names_cause = verdict  # whether a panel has the sentence that says why
         self._verdict: Verdict | None = None  # the latest …
         self._judged_at = 0.0  # … and when it was computed
 

@@ -22,10 +22,15 @@ def why(run: str, *, than: str | None = None, percent: float = 10, as_json: bool
     if than is not None:
         facts = _compared(record, _find(than))
     slower = bool(facts) and facts["slower_percent"] > percent
+    of_trials = _of_trials(record)
     if as_json:
-        print(json.dumps({"run": record.run_id, **verdict.to_json(), **facts}, indent=1))
+        known = {"run": record.run_id, **verdict.to_json(), "trials": of_trials, **facts}
+        print(json.dumps(known, indent=1))
         return int(slower)
-    print(verdict.sentence)
+    if not of_trials:
+        print(verdict.sentence)
+    for number, of_trial in of_trials.items():
+        print(f"trial {number}: {of_trial['sentence']}")
     for rank, shares in (verdict.shares or {}).items():
         print(f"rank {rank}: {in_words(shares)}")
     if facts:
@@ -40,6 +45,15 @@ def _find(run: str) -> RunRecord:
         return get(run)
     except LabError:
         return latest(run, state=None)
+
+
+def _of_trials(record: RunRecord) -> dict[int, dict[str, Any]]:
+    """Return the verdict on each trial of a sweep, by its number, as the panel made it."""
+    try:
+        trials = record.extra.get("trials", ())
+        return {trial["number"]: trial["verdict"] for trial in trials if trial.get("verdict")}
+    except (TypeError, KeyError, AttributeError):  # the record is damaged
+        return {}
 
 
 def _compared(record: RunRecord, other: RunRecord) -> dict[str, Any]:

@@ -10,6 +10,7 @@ own reporters print tables, and are ignored in some environments.
 
 import contextlib
 import functools
+import inspect
 import sys
 import time
 import warnings
@@ -30,6 +31,9 @@ from labkit.tune import sweep_view, trials
 from labkit.tune.reported import Iterations, names_of_tune, not_finite
 from labkit.tune.sweep import OVER, SweepRun, TrialState
 from labkit.tune.trials import TunerPlan
+from labkit.worker.channel import Listener
+from labkit.worker.mailbox import Mailbox
+from labkit.worker.trial import TrialTracker, followed
 
 _OF_RAY = "check TuneConfig and RunConfig: Ray's own code raised it, without a line of yours"
 # HyperBand can forget a trial that is being paused when its bracket ends.
@@ -233,6 +237,8 @@ class SweepPanel(LivePanel):
 
     def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
         self._dataset = dataset
+        self._tuner: Any = None
+        self._channel: Any = None
         self.fix = ""  # for the first trial that failed
         self.interrupted: Callable[[], bool] = lambda: False
         super().__init__(name, **about)
@@ -256,6 +262,7 @@ class SweepPanel(LivePanel):
         plan.check(cluster.current())
         module = getattr(plan.trainable, "__module__", "").partition(".")[0]
         self.loop = None if module == "ray" else plan.trainable  # tune.with_parameters has wrapped it
+        self._tuner = tuner
         self.plan = plan
         self.fix = ""
         self.state = self.new_state()  # the run id stays: the Tuner may have it as its name
@@ -294,11 +301,40 @@ class SweepPanel(LivePanel):
                 self.plan.noting_stops(),
                 _tune.without_lost_cpus(),
                 _tune.noting_interrupts() as interrupted,
+                self._trials_followed(),
             ):
                 self.interrupted = interrupted
                 yield
         finally:
             run.callbacks, run.verbose, run.progress_reporter = before
+
+    @contextlib.contextmanager
+    def _trials_followed(self) -> Iterator[None]:
+        """Follow the loops of trials that are functions, on a cluster whose nodes have labkit."""
+        lab, function = cluster.peek(), self.plan.trainable
+        is_followed = inspect.isfunction(function) and not inspect.isgeneratorfunction(function)
+        address = ray.get_runtime_context().gcs_address if ray.is_initialized() else ""
+        if lab is None or lab.address != address or not is_followed:
+            yield
+            return
+        # All nodes of a cluster of the lab are on this machine, and a socket costs less than an actor.
+        name = f"labkit-panel-{self.run_id}"
+        self._channel = Listener(self._hear) if lab.is_ours else Mailbox(self._hear, name)
+        tracker = TrialTracker(self.run_id, self._channel.address)
+        with _tune.trainable_replaced(self._tuner, followed(function, tracker)):
+            yield
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        """Take in how the time of a trial's steps divides."""
+        trial = self.state.trials.get(event.get("trial", ""))
+        if event.get("run") == self.run_id and trial is not None:
+            with self.update():
+                trial.note_steps(event)
+
+    def hang_up(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = None
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         if self.interrupted():

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.panel.run import Failure, Run, Thinned
+from labkit.panel.workers import WorkerState
+from labkit.runs.verdict import Verdict, verdict
 
 OVER = ("finished", "stopped early", "failed")
 _POINTS_KEPT = 60  # of one trial's curve
@@ -30,9 +32,30 @@ class TrialState:
     # (iteration, time, value), thinned for long trials; `time` is what the scheduler counts
     curve: Thinned = field(default_factory=lambda: Thinned(_POINTS_KEPT))
     changes: int = 0  # how often its configuration was changed during the sweep
+    process: WorkerState = field(default_factory=lambda: WorkerState(0))  # that runs it, and its steps
+    _verdict: Verdict | None = None  # on its steps up to now, computed when it is asked for
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Why its steps are slow; None if none was seen."""
+        if self._verdict is None and (self.process.samples or self.process.unseen):
+            ranks = {"0": self.process.samples} if self.process.samples else {}
+            self._verdict = verdict({"unseen": self.process.unseen, "ranks": ranks})
+        return self._verdict
+
+    def note_steps(self, event: dict[str, Any]) -> None:
+        """Take in where the time of its steps went up to now."""
+        process, parts = self.process, event.get("parts", {})
+        if process.samples and parts.get("steps", 0) < process.samples[-1][0]:
+            process.samples.clear()  # Tune has called its function once more, maybe in another process
+        process.memory = event.get("memory", process.memory)
+        process.note_parts(parts)
+        self._verdict = None
 
     def to_record(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "curve"}
+        left_out = ("curve", "process", "_verdict")
+        record = {name: value for name, value in vars(self).items() if name not in left_out}
+        return record if self.verdict is None else {**record, "verdict": self.verdict.to_json()}
 
 
 @dataclass(eq=False, repr=False)

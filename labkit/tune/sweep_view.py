@@ -102,6 +102,7 @@ def _row(trial: TrialState, names: list[str], *, is_best: bool) -> list[str | Ma
         trial.why or trial.status,
         "best" if is_best else "",
         f"changed {trial.changes} ×" if trial.changes else "",
+        trial.verdict.causes[0].name if trial.verdict and trial.verdict.causes else "",
     )
     return [
         str(trial.number),

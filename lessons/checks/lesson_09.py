@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from course import slow_runs
 from course.exercises.answers import (
     Wrong,
     close_to,
@@ -22,6 +23,8 @@ _ROWS, _STEPS = 65, 3
 _WORKERS, _ALPHA, _BETA = 3, 0.004, 0.02  # seconds for a message, and for a megabyte
 _BEHIND = 0.8  # what the other ranks measure, of what the last one does
 _SLOW = "that is not it: do the first exchange and the slow ones change your number?"
+
+_CAUSES = ("data", "slow rank", "exchange")
 
 
 @LESSON.exercise(
@@ -175,6 +178,37 @@ def _compute(*, slow: int) -> None:
 
     # A busy machine may hold up the fast rank for a part of that, too.
     time.sleep(0.5 if ray.train.get_context().get_world_rank() == slow else 0.01)
+
+
+@LESSON.exercise(
+    "09-6 · Three slow runs",
+    "A rank that waits for the other one waits in the exchange. In which run do both ranks wait there?",
+    "In the other two runs, one rank has a short exchange: the slow one. Which other part is longer than the "
+    "other rank's?",
+    'Run C is `("exchange", None)`. In run A, `data` is long on one rank, and in run B `forward`.',
+)
+def _causes(causes: Any) -> None:
+    if not isinstance(causes, dict) or set(causes) != set(slow_runs.CASES):
+        raise Wrong(f"causes is {describe(causes)}, and a dict with the keys A, B and C is expected")
+    for case, (cause, rank) in slow_runs.CASES.items():
+        pair = causes[case]
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or pair[0] not in _CAUSES:
+            raise Wrong(f'run {case}: a pair such as ("data", 1) is expected, with one of the three causes')
+        if pair[0] != cause:
+            raise Wrong(f"run {case}: {_why_not(pair[0], cause)}")
+        if pair[1] != rank:
+            why = "is one of the two ranks slower?" if rank is None else "the slow rank waits least"
+            raise Wrong(f"run {case}: the cause is right, and the rank isn't: {why}")
+
+
+def _why_not(answer: str, cause: str) -> str:
+    """Why the strips of a run with this cause contradict an answer."""
+    if cause == "exchange":
+        return "the strips of both ranks are alike, and one part is longer than all others"
+    if answer == "exchange":
+        return "only one rank has a long exchange, because it waits for the other. What for?"
+    part = "wait for data" if answer == "data" else "compute"
+    return f"both ranks {part} about equally long. Which other part differs?"
 
 
 @LESSON.exercise(

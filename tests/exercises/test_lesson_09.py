@@ -3,6 +3,7 @@
 import pytest
 from ray.train import ScalingConfig
 
+from course import slow_runs
 from course.exercises import check, registry
 from verdicts import Runs, cases, solution
 
@@ -24,6 +25,10 @@ def in_turn(answer, configs, name):
 def both(*values):
     """Pairs in which both ranks return the same value."""
     return Runs(*[[value, value] for value in values])
+
+
+def causes(**changed):
+    return {case: tuple(known) for case, known in slow_runs.CASES.items()} | changed
 
 
 ANSWERS = {
@@ -51,6 +56,20 @@ ANSWERS = {
         ([both(1, 0, 1)], "it returns 1, and rank 0 is slow"),
         ([Runs([1, 0])], "rank 0 returns 1, and rank 1 0"),
         ([both(0, 0)], "it returns 0, and rank 1 is slow"),
+    ],
+    "09-6": [
+        ([causes()], "solved"),
+        ([causes(A=["data", 0])], "solved"),
+        ([causes(A=("exchange", None))], "run A: only one rank has a long exchange"),
+        ([causes(A=("slow rank", 0))], "run A: both ranks compute about equally long"),
+        ([causes(B=("data", 1))], "run B: both ranks wait for data about equally long"),
+        ([causes(B=("slow rank", 0))], "the cause is right, and the rank isn't: the slow rank waits least"),
+        ([causes(C=("exchange", 0))], "run C: the cause is right, and the rank isn't: is one of the two"),
+        ([causes(C=("slow rank", 1))], "run C: the strips of both ranks are alike"),
+        ([causes(C="exchange")], "run C: a pair such as"),
+        ([causes(C=("network", None))], "one of the three causes"),
+        ([{"A": ("data", 0)}], "a dict with the keys A, B and C"),
+        ([causes(C=...)], "put your answer where"),
     ],
     "09-4": [
         ([workers(12, CPU=3)], "solved"),

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from labkit.__main__ import main
 from labkit.errors import BadInput, RunFailed, RunStopped
 from labkit.local import family, spark
 from labkit.local.lab import Lab
@@ -129,6 +130,36 @@ def folder(tmp_path):
     (folder / "next_to.py").write_text("WORD = 'next_to'\n")
     (folder / "train.py").write_text(LOOP)
     return folder
+
+
+def test_a_slow_rank_is_named(distributor, capsys):
+    def train():
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        torch.manual_seed(0)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for x in torch.utils.data.DataLoader(torch.ones(40 * 4, 8), batch_size=4):
+            loss = model(x).mean()
+            until = time.thread_time() + 0.04 * dist.get_rank()
+            while time.thread_time() < until:
+                pass
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        dist.barrier()
+        dist.destroy_process_group()
+
+    panel = panel_of("07-slow")
+    with panel.watch(distributor):
+        distributor.run(train)
+    assert [who for who, _ in panel.state.strip] == ["rank 0", "rank 1"]
+    (cause,) = (one for one in panel.state.find_verdict().causes if one.name != "start")
+    assert (cause.name, cause.rank) == ("slow rank", 1)
+    assert main(["why", panel.run_id]) == 0
+    assert "slow rank: rank 1 takes" in capsys.readouterr().out
 
 
 def test_a_file_is_followed(distributor, folder):

@@ -14,6 +14,7 @@ from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from labkit import _tune, runs
+from labkit.__main__ import main
 from labkit.cluster import capacity
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
@@ -45,6 +46,32 @@ def climb(config):
         tune.report({"score": config["x"] * (step + 1)})
 
 
+def train(config):
+    """Forty steps of 30 ms: in one trial, its rows come late; in the other, it computes."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    class Rows:
+        def __len__(self):
+            return 40 * 4
+
+        def __getitem__(self, row):
+            time.sleep(0.03 / 4 if config["late"] else 0.0)
+            return torch.ones(8)
+
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x in DataLoader(Rows(), batch_size=4):
+        loss = model(x).mean()
+        until = time.thread_time() + (0.0 if config["late"] else 0.03)
+        while time.thread_time() < until:
+            pass
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return {"score": loss.item()}
+
+
 @pytest.fixture
 def sweep(lab, home):
     """A panel and the tuner that it watches, run."""
@@ -59,6 +86,7 @@ def sweep(lab, home):
         )
         with panel.watch(tuner):
             sweep.results = tuner.fit()
+        sweep.tuner = tuner
         return sweep.results
 
     sweep.panel = None
@@ -314,3 +342,17 @@ def test_a_sweep_that_waits_for_what_nobody_has_says_so(sweep, lab, monkeypatch,
         assert sweep(trainable, {"x": tune.grid_search([1, 1])}, max_concurrent_trials=1).num_errors == 0
     assert said[0].startswith(f"waiting for {1 + own} CPU (0 of {lab.cpus:g} free)")
     assert sweep.panel.view(sweep.panel.state, 0).notes == []
+
+
+def test_where_the_time_of_each_trial_goes(sweep, capsys):
+    sweep(train, {"late": tune.grid_search([True, False])}, max_concurrent_trials=1)
+    late, computing = sweep.panel.state.trials.values()
+    assert [cause.name for cause in late.verdict.causes] == ["data"], late.verdict.sentence
+    assert "data" not in {cause.name for cause in computing.verdict.causes}, computing.verdict.sentence
+    rows = sweep.panel.view(sweep.panel.state, time.time()).tables[0].rows
+    assert any("data" in row[-1][1] for row in rows)
+    assert sweep.tuner._local_tuner.converted_trainable is train
+    record = runs.latest("sweep")
+    assert [trial["verdict"]["verdict"] for trial in record.extra["trials"]][0] == "data"
+    assert main(["why", record.run_id]) == 0
+    assert "trial 0: data: the loop spends" in capsys.readouterr().out

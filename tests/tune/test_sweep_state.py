@@ -1,5 +1,6 @@
 """The state of a sweep: what trials do goes in; counts, order, best and ETA, HTML and text come out."""
 
+import json
 import math
 import time
 
@@ -8,8 +9,10 @@ import pytest
 import golden
 from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import TextReporter
-from labkit.tune.sweep import SweepRun
+from labkit.runs.verdict import COLUMNS
+from labkit.tune.sweep import SweepRun, TrialState
 from labkit.tune.sweep_view import best_line, shown
+from steps_told import rank, told
 
 
 def drawn(state, now, files=()):
@@ -101,3 +104,17 @@ def test_text_tells_the_news_in_few_lines_and_a_failure_at_once(state, capsys):
     assert len(said.splitlines()) <= 14 and "100 of 200" in said
     assert "best accuracy 0.995, trial 199 · lr 199" in said
     assert "199 finished · 1 failed" in said.splitlines()[-1]
+
+
+def test_a_trial_names_why_its_steps_are_slow():
+    trial = TrialState(0)
+    assert "verdict" not in trial.to_record()
+    for sample in told(rank(data=0.03), exchange=0.0)["ranks"]["0"]:
+        trial.note_steps({"parts": dict(zip(COLUMNS, sample, strict=True)), "memory": 1000})
+    run = SweepRun("05", trials={"a": trial})
+    assert shown(run, run.started_at).tables[0].rows[0][-1] == ("dim", "waiting · data")
+    record = json.loads(json.dumps(trial.to_record()))
+    assert record["verdict"]["causes"][0]["detail"] == "waiting"
+    # Tune calls its function once more, perhaps in another process.
+    trial.note_steps({"parts": {**dict.fromkeys(COLUMNS, 0.0), "steps": 1.0}})
+    assert len(trial.process.samples) == 1 and trial.verdict.name == "unknown"
