@@ -155,7 +155,8 @@ def test_a_slow_rank_is_named(distributor, capsys):
     panel = panel_of("07-slow")
     with panel.watch(distributor):
         distributor.run(train)
-    assert [who for who, _ in panel.state.strip] == ["rank 0", "rank 1"]
+    strip = panel.view(panel.state, panel.state.ended_at).strip
+    assert [who for who, _ in strip] == ["rank 0", "rank 1"]
     (cause,) = (one for one in panel.state.find_verdict().causes if one.name != "start")
     assert (cause.name, cause.rank) == ("slow rank", 1)
     assert main(["why", panel.run_id]) == 0

@@ -13,6 +13,7 @@ from weights_loops import GOOD, PLANTED
 
 from labkit.machine import free_port
 from labkit.panel.training import TrainingRun
+from labkit.panel.training_view import shown
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/", "labkit/panel/")]
 
@@ -45,8 +46,7 @@ def notes_of(events, engine="Ray Train"):
     run.start()
     for event in sorted((event for rank in events for event in rank), key=lambda event: event["at"]):
         run.apply(event)
-    run.fill(run.now())
-    return run.notes
+    return shown(run, run.now()).notes
 
 
 @pytest.mark.parametrize("loop", PLANTED, ids=lambda loop: loop.__name__)
@@ -81,8 +81,7 @@ def test_a_note_goes_when_the_weights_are_the_same_again():
             where = {"rank": rank, "pid": rank, "node": "head", "at": run.now()}
             look = {"number": number, "last": False, "steps": 4 * number, "gradients": [0.1 + rank]}
             run.apply({"kind": "weights", **where, **look, **seen, "weights": [float(norm)]})
-        run.fill(run.now())
-        notes.append(run.notes)
+        notes.append(shown(run, run.now()).notes)
     assert [len(told) for told in notes] == [0, 0, 1, 0]
     assert "DistributedDataParallel(model)" not in notes[2][0]
 

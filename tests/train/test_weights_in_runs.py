@@ -50,7 +50,7 @@ def test_a_run_of_ray_train(lab, home, wraps):
         run_config=RunConfig(storage_path=str(home / "runs")),
     )
     panel.fit(trainer)
-    (note,) = panel.state.notes
+    (note,) = panel.view(panel.state, panel.state.ended_at).notes
     assert "the learning rate" in note if wraps else "Wrap the model before" in note
 
 
@@ -69,6 +69,6 @@ def test_what_ray_changes_in_a_report_is_said(lab, home):
     assert math.isnan(result.metrics["loss"])
     read = Result.from_path(str(home / "runs" / "reports")).metrics
     assert read["loss"] is None and read["shape"] == [1, 2]
-    notes = "\n".join(panel.state.notes)
+    notes = "\n".join(panel.view(panel.state, panel.state.ended_at).notes)
     assert "'loss' is nan in line" in notes and "'shape' is tuple in line" in notes
     assert "checkpoint_dir_name='same'" in notes and "of test_weights_in_runs.py" in notes

@@ -10,6 +10,7 @@ from ray import cloudpickle, tune
 from labkit.panel.reporters import NullReporter
 from labkit.tune import SweepPanel
 from labkit.tune.reported import Iterations, names_of_tune
+from labkit.tune.sweep_view import shown
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/tune/")]
 
@@ -125,6 +126,8 @@ def test_what_tune_makes_of_such_reports(sweep):
 
 def test_the_panel_says_so(sweep):
     _, state = sweep
-    replaced, not_finite = state.notes  # the names are in no dict that is written out in report()
+    replaced, not_finite = shown(
+        state, state.ended_at
+    ).notes  # the names are in no dict that is written out in report()
     assert "the 'training_iteration' that trials report replaces" in replaced
     assert "trial 4 reported loss=nan" in not_finite
