@@ -46,11 +46,11 @@ class Node:
     """
 
     def __init__(self, folder, early, modules=(), later=(), prepared=True):
-        self._home = folder
-        self._preloader = Preloader(folder, folder, (early, modules, later))
+        self._lab = Lab(folder)
+        self._preloader = Preloader(self._lab, folder, (early, modules, later))
         self._log = folder / "forkserver-head.log"
         environment = {**os.environ, "LABKIT_NODE": "head"}
-        raylet = Lab(folder).start(["sleep", "600"], group="cluster", log=folder / "log", env=environment)
+        raylet = self._lab.start(["sleep", "600"], group="cluster", log=folder / "log", env=environment)
         self.raylet = raylet.pid
         if prepared:
             self._preloader.prepare("head", environment)
@@ -81,7 +81,7 @@ class Node:
 
     def stop(self):
         self._preloader.stop()
-        Lab(self._home).stop()
+        self._lab.stop()
 
 
 @pytest.fixture(autouse=True)
