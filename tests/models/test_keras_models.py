@@ -23,15 +23,20 @@ RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.random((50, 28, 28), dtype=np.float32), np.arange(50) % 10
 
 
+class Listening(Panel):
+    """A panel that keeps the events that it gets."""
+
+    events = ()
+
+    def receive(self, event):
+        self.events = [*self.events, event]
+        super().receive(event)
+
+
 @pytest.fixture
 def panel(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    panel = Panel("keras", rows=50, reporter=NullReporter())
-    panel.events = []
-    receive = panel.receive
-    panel.receive = lambda event: (panel.events.append(event), receive(event))
-    panel._send = panel.receive
-    return panel
+    return Listening("keras", rows=50, reporter=NullReporter())
 
 
 @pytest.fixture
