@@ -54,6 +54,7 @@ RAY = {
     },
     "labkit/train/callbacks.py": {
         "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer._register_sigint_handler": "a quick Stop",
+        f"{_TRAIN}.execution.controller:TrainController.abort": "a quick Stop",
         f"{_TRAIN}.exceptions:WorkerHealthCheckFailedError": "how a rank ended: `health_check_failure`",
         f"{_TRAIN}.execution.worker_group.poll:WorkerGroupPollStatus.get_error_string": (
             "where several ranks failed, the first one's traceback may be another rank's"

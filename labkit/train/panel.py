@@ -312,17 +312,17 @@ class TrainPanel(Panel):
         """In the block the trainer reports here. A `RunConfig` may serve other trainers afterwards."""
         run, validation = trainer.run_config, trainer.validation_config
         name, before, loop = run.name, run.callbacks, trainer.train_loop_per_worker
-        run.name = self._run_name
-        vars(run).pop("storage_context", None)  # Ray keeps what it made of the name
-        if self.trains_elsewhere():
-            run.callbacks = [*(before or []), callbacks.ReportCallback(self.tracker)]
-            if validation is not None:
-                reporting = callbacks.ReportingValidator(validation.fn, self.tracker)
-                trainer.validation_config = ray.train.ValidationConfig(
-                    reporting, validation.task_config, validation.ray_remote_kwargs
-                )
-        trainer.train_loop_per_worker = TrackedFunction(loop, self.tracker)
-        try:
+        try:  # an interrupt between two of these lines is undone as well
+            run.name = self._run_name
+            vars(run).pop("storage_context", None)  # Ray keeps what it made of the name
+            if self.trains_elsewhere():
+                run.callbacks = [*(before or []), callbacks.ReportCallback(self.tracker)]
+                if validation is not None:
+                    reporting = callbacks.ReportingValidator(validation.fn, self.tracker)
+                    trainer.validation_config = ray.train.ValidationConfig(
+                        reporting, validation.task_config, validation.ray_remote_kwargs
+                    )
+            trainer.train_loop_per_worker = TrackedFunction(loop, self.tracker)
             yield
         finally:
             trainer.train_loop_per_worker, run.callbacks, run.name = loop, before, name
