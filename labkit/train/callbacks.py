@@ -73,6 +73,7 @@ class ReportCallback(ray.train.UserCallback):
         if checkpoint is not None:
             about = {"bytes": _bytes_of(checkpoint), "status": "committed", "metrics": first}
             self.tracker.send(kind="checkpoint", path=checkpoint.path, **about)
+            self.tracker.flush()  # it may be the last one, and the controller end before the next delivery
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         rank, text, died = first_failure(worker_exceptions)
