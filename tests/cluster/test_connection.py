@@ -143,7 +143,7 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
 OWN = """
 import ray
 from labkit.local import cluster
-from labkit.errors import NotReachable
+from labkit.errors import LabError
 ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
 kept = ray.put("kept")
 for call in (cluster.start, lambda: cluster.connect("127.0.0.1:1")):
