@@ -65,6 +65,7 @@ _OTHERS = [
     "notebooks/own_experiment/*.py",
     "notebooks/plain/*",
     "findings/*",
+    "benchmarks/_works_with/rows/*.py",
 ]
 _SETTINGS = {
     "project": "Distributed training lab",

@@ -178,6 +178,7 @@ class TrainPanel(Panel):
             self._interrupts = callbacks.Interrupts(self._trainer)
             try:
                 yield
+                super().hang_up()  # first all checkpoints that were reported, then Ray's list of them
                 self._follow_checkpoints(last=True)
             except BaseException as error:
                 with interrupts.held():

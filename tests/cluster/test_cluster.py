@@ -286,17 +286,20 @@ cluster.start()
     assert lab.is_running and lab.nodes[0].name == "head"
 
 
-def test_a_cluster_that_does_not_answer_and_that_nobody_uses_is_replaced(monkeypatch):
+def test_a_cluster_that_does_not_answer_and_that_nobody_uses_is_replaced(monkeypatch, tmp_path):
     def connect(_):
         raise NotReachable("connect", "nothing answers there", "wait")
 
     monkeypatch.setattr(nodes.LocalCluster, "_has_head", lambda _: True)
     monkeypatch.setattr(nodes.LocalCluster, "connect", connect)
-    with labs.home() as home:
-        Lab(home).start(["sleep", "900"], group=nodes.GROUP, log=home / "log")
-        Lab(home).note(nodes.GROUP, {"address": "127.0.0.1:1", "dashboard": ""})
-        assert not nodes.LocalCluster(Settings.from_env(), None).find()
-        assert nodes.GROUP not in Lab(home).groups()
+    other = Lab(tmp_path)
+    try:
+        other.start(["sleep", "900"], group=nodes.GROUP, log=tmp_path / "log")
+        other.note(nodes.GROUP, {"address": "127.0.0.1:1", "dashboard": ""})
+        assert not nodes.LocalCluster(Settings(home=tmp_path), None).find()
+        assert nodes.GROUP not in other.groups()
+    finally:
+        other.stop()
 
 
 CONNECT = """
