@@ -286,20 +286,30 @@ cluster.start()
     assert lab.is_running and lab.nodes[0].name == "head"
 
 
-def test_a_cluster_that_does_not_answer_and_that_nobody_uses_is_replaced(monkeypatch, tmp_path):
-    def connect(_):
-        raise NotReachable("connect", "nothing answers there", "wait")
+UNANSWERED = """
+import sys
+from pathlib import Path
+from labkit.errors import NotReachable
+from labkit.local import nodes
+from labkit.local.lab import Lab
+from labkit.settings import Settings
 
-    monkeypatch.setattr(nodes.LocalCluster, "_has_head", lambda _: True)
-    monkeypatch.setattr(nodes.LocalCluster, "connect", connect)
-    other = Lab(tmp_path)
-    try:
-        other.start(["sleep", "900"], group=nodes.GROUP, log=tmp_path / "log")
-        other.note(nodes.GROUP, {"address": "127.0.0.1:1", "dashboard": ""})
-        assert not nodes.LocalCluster(Settings(home=tmp_path), None).find()
-        assert nodes.GROUP not in other.groups()
-    finally:
-        other.stop()
+def connect(_):
+    raise NotReachable("connect", "nothing answers there", "wait")
+
+nodes.LocalCluster._has_head = lambda _: True
+nodes.LocalCluster.connect = connect
+home = Path(sys.argv[1])
+Lab(home).start(["sleep", "900"], group=nodes.GROUP, log=home / "log")
+Lab(home).note(nodes.GROUP, {"address": "127.0.0.1:1", "dashboard": ""})
+print("found", nodes.LocalCluster(Settings(home=home), None).find(), Lab(home).groups())
+"""
+
+
+def test_a_cluster_that_does_not_answer_and_that_nobody_uses_is_replaced(tmp_path):
+    done = python(UNANSWERED, tmp_path)  # in a process of its own: this one is connected to another cluster
+    Lab(tmp_path).stop()
+    assert done.stdout.splitlines()[-1] == "found False set()", done.stdout
 
 
 CONNECT = """
