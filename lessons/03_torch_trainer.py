@@ -426,7 +426,7 @@ check("03-1", train_blanks)
 # - DDP averages gradients in `backward()`, so two workers with 64 rows train the model that one process trains with 128.
 # - `use_gpu=True` reserves a GPU for each worker. Only what is reserved is yours, whatever the process sees.
 # - If the global batch grows, so should the learning rate, after a warm-up.
-# - Two workers are worth it when each has its own GPU or core, steps are long compared with the exchange, and the run with its start.
+# - Two workers are worth it if each has a core or GPU, and steps and run are long.
 #
 # **A question to take along.** You go from two to four workers. What happens to the global batch and to the steps, and what should you change?
 #
