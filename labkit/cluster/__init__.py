@@ -67,6 +67,17 @@ def peek() -> Cluster | None:
     return _current
 
 
+def of_this_connection() -> Cluster | None:
+    """Return the cluster that Ray is connected to, if this process has connected by the lab; else None."""
+    import ray
+
+    lab = peek()
+    if lab is None or not ray.is_initialized():
+        return None
+    # The reader may have left it, and use another one.
+    return lab if lab.address == ray.get_runtime_context().gcs_address else None
+
+
 def left_or_running() -> Cluster | None:
     """Return the current cluster, after this process has disconnected from one that has ended."""
     if _current is not None and not _current.is_running:

@@ -67,6 +67,7 @@ class LivePanel:
         if not isinstance(name, str) or not name.strip():
             raise BadInput("make a panel", f"its name is {name!r}", 'Panel("00-baseline")')
         self._name, self._given_reporter, self._live = name, reporter, live
+        self._listener: Any = None  # how events come from other processes
         self._lock = threading.RLock()
         self._file_lock = threading.Lock()  # one record is written at a time; never waited for under `_lock`
         self.renew()
@@ -127,6 +128,9 @@ class LivePanel:
 
     def hang_up(self) -> None:
         """Wait for what other processes have sent, and stop listening to them."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
 
     # -- what an engine's panel calls ----------------------------------------------------------------
 

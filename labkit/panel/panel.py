@@ -56,7 +56,6 @@ class Panel(LivePanel):
     def __init__(self, name: str, **about: Any) -> None:
         options = {key: about.pop(key) for key in ("settings", "reporter", "live") if key in about}
         self._about = about
-        self._listener: Any = None
         super().__init__(name, **options)
 
     def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
@@ -125,8 +124,3 @@ class Panel(LivePanel):
     def renew(self) -> None:
         super().renew()
         self.tracker = PanelTracker(self)
-
-    def hang_up(self) -> None:
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()

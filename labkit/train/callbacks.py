@@ -73,12 +73,10 @@ class ReportCallback(ray.train.UserCallback):
         if checkpoint is not None:
             about = {"bytes": _bytes_of(checkpoint), "status": "committed", "metrics": first}
             self.tracker.send(kind="checkpoint", path=checkpoint.path, **about)
-            self.tracker.flush()  # it may be the last one, and the controller end before the next delivery
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         rank, text, died = first_failure(worker_exceptions)
         self.tracker.send(kind="failure", rank=rank, text=text[:_MAX_TEXT], died=died[:_MAX_TEXT])
-        self.tracker.flush()  # `fit()` may raise before the next delivery, and the controller end
 
 
 class ReportingValidator:
@@ -90,7 +88,6 @@ class ReportingValidator:
 
     def __call__(self, checkpoint: ray.train.Checkpoint, **kwargs: Any) -> dict[str, Any]:
         self.tracker.send(kind="validation", path=checkpoint.path, process=os.getpid())
-        self.tracker.flush()  # the process may end in the function
         began, text = time.perf_counter(), ""
         try:
             metrics = self.fn(checkpoint, **kwargs)
@@ -107,7 +104,6 @@ class ReportingValidator:
         finally:
             seconds = time.perf_counter() - began
             self.tracker.send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
-            self.tracker.flush()
 
 
 class FirstFailure(NamedTuple):

@@ -152,9 +152,9 @@ class TrainPanel(Panel):
     def channel(self, on_event: Callable[[dict[str, Any]], Any]) -> Any:
         if not ray.is_initialized():  # pickled for other processes than Ray's
             return super().channel(on_event)
-        lab = cluster.peek()  # the reader may have left it, and use another one
+        lab = cluster.of_this_connection()
         # All of its nodes are on this machine, and a socket costs less than an actor.
-        if lab is not None and lab.is_ours and lab.address == ray.get_runtime_context().gcs_address:
+        if lab is not None and lab.is_ours:
             return super().channel(on_event)
         return Mailbox(on_event, f"labkit-panel-{self.run_id}")
 

@@ -238,7 +238,6 @@ class SweepPanel(LivePanel):
     def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
         self._dataset = dataset
         self._tuner: Any = None
-        self._channel: Any = None
         self.fix = ""  # for the first trial that failed
         self.interrupted: Callable[[], bool] = lambda: False
         super().__init__(name, **about)
@@ -311,16 +310,15 @@ class SweepPanel(LivePanel):
     @contextlib.contextmanager
     def _trials_followed(self) -> Iterator[None]:
         """Follow the loops of trials that are functions, on a cluster whose nodes have labkit."""
-        lab, function = cluster.peek(), self.plan.trainable
+        lab, function = cluster.of_this_connection(), self.plan.trainable
         is_followed = inspect.isfunction(function) and not inspect.isgeneratorfunction(function)
-        address = ray.get_runtime_context().gcs_address if ray.is_initialized() else ""
-        if lab is None or lab.address != address or not is_followed:
+        if lab is None or not is_followed:
             yield
             return
         # All nodes of a cluster of the lab are on this machine, and a socket costs less than an actor.
         name = f"labkit-panel-{self.run_id}"
-        self._channel = Listener(self._hear) if lab.is_ours else Mailbox(self._hear, name)
-        tracker = TrialTracker(self.run_id, self._channel.address)
+        self._listener = Listener(self._hear) if lab.is_ours else Mailbox(self._hear, name)
+        tracker = TrialTracker(self.run_id, self._listener.address)
         with _tune.trainable_replaced(self._tuner, followed(function, tracker)):
             yield
 
@@ -330,11 +328,6 @@ class SweepPanel(LivePanel):
         if event.get("run") == self.run_id and trial is not None:
             with self.update():
                 trial.note_steps(event)
-
-    def hang_up(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-        self._channel = None
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         if self.interrupted():

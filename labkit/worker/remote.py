@@ -62,11 +62,15 @@ class RemoteTracker(Tracker):
             self._sender.flush()
 
     def send(self, **event: Any) -> None:
-        """Send an event that is not of a training function here, but of a callback or a validation."""
+        """Deliver an event that is not of a training function here, but of a callback or a validation.
+
+        Such a process may end, or be used again, before the next delivery.
+        """
         self._send({"run": self._run, **event})
+        self.flush()
 
     def flush(self) -> None:
-        """Send what is left and hang up: Ray uses the process of a validation again."""
+        """Send what is left and hang up."""
         if self._sender is not None:
             self._sender.flush()
 
