@@ -735,6 +735,9 @@ _HOOKS: dict[str, list[tuple[str, str, Callable]]] = {
         ("_BaseDataLoaderIter", "__next__", Follower.drawing),
         ("_BaseDataLoaderIter", "_next_index", Follower.indexing),
     ],
+    "torchdata.stateful_dataloader.stateful_dataloader": [
+        ("StatefulDataLoader", "__iter__", Follower.iterating),
+    ],
     "ray.train.torch.train_loop_utils": [("_WrappedDataLoader", "__iter__", Follower.generating)],
     "ray.train.v2._internal.execution.train_fn_utils": [
         ("DistributedTrainFnUtils", "report", Follower.noting_report),
