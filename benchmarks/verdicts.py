@@ -133,21 +133,12 @@ def network(name: str) -> Any:
 
 
 def vision_transformer() -> Any:
-    """Return a small vision transformer that gives its logits; it is built offline."""
-    from torch import nn
+    """Return a small one of Hugging Face's, built offline."""
     from transformers import ViTConfig, ViTForImageClassification
-
-    class Logits(nn.Module):
-        def __init__(self, model: nn.Module) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, images: Any) -> Any:
-            return self.model(images).logits
 
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
     config = ViTConfig(image_size=28, patch_size=7, num_channels=1, num_labels=10, **sizes)
-    return Logits(ViTForImageClassification(config))
+    return ViTForImageClassification(config)
 
 
 def train_loop(config: dict[str, Any]) -> None:
@@ -181,7 +172,8 @@ def train_loop(config: dict[str, Any]) -> None:
     with busy:
         for epoch in range(config["epochs"]):
             for x, y in loader:
-                loss = torch.nn.functional.cross_entropy(model(x), y)
+                output = model(x)
+                loss = torch.nn.functional.cross_entropy(getattr(output, "logits", output), y)
                 if fault == "slow rank, computing" and is_slow:
                     compute(0.03)
                 optimizer.zero_grad()

@@ -198,7 +198,7 @@ draw(together)
 assert at_once(together) <= 3
 
 # %% [markdown]
-# With three free cores, the factor is near 1. With two it's about 1.5, because three tasks share them. That surprises everybody once: a CPU of Ray lets a task *start*, but reserves no core for it.
+# With three free cores, the factor is near 1. With two it's about 1.5, because three tasks share them, and more if other programs use them, too. So a CPU of Ray lets a task *start*, but reserves no core for it.
 
 # %% [markdown]
 # ### Exercise 01-1 ★★ · First come, first served
@@ -256,7 +256,7 @@ reveal("01-c", task)
 assert crowd < task and task > 100
 
 # %% [markdown]
-# To keep these costs to a few per cent, give a task work for at least tens of milliseconds: a batch of images, not one pixel.
+# To keep these costs to a few per cent, give a task a hundred milliseconds of work: a batch of images, not one pixel. (The 1.8 million tasks per second were reached by many notebooks and nodes at once. One driver submits some hundreds or thousands.)
 
 # %% [markdown]
 # ## Actors
@@ -286,7 +286,7 @@ reveal("01-d", rows["count"])
 assert rows["count"] == 0
 
 # %% [markdown]
-# Your count is still 0, because Ray sent each worker process a copy of the function and of `rows`, and each changed its own. Memory that many processes use needs an **actor**: an object of a class, in a process of
+# Your count is still 0, because Ray sent each worker process a copy of the function and of `rows`, and each changed its own. (A 20 among the results means that one process ran two of the tasks.) Memory that many processes use needs an **actor**: an object of a class, in a process of
 # its own, which answers calls one after the other. `@ray.remote` in front of a class makes it one, `Name.remote()` creates it, and `actor.method.remote(…)` calls it.
 #
 # ![The driver submits tasks to workers and calls an actor](images/task_actor.svg)
@@ -297,7 +297,7 @@ assert rows["count"] == 0
 
 # %% [markdown]
 # ### Exercise 01-2 ★★ · Count together
-# Repair the counting. Write an actor class `Rows`. `add(number)` adds to a count that begins with 0, and `total()` returns the count. The check lets several tasks use one actor.
+# Repair the counting. Write an actor class `Rows`, with `@ray.remote`. `add(number)` adds to a count that begins with 0, and `total()` returns the count. The check lets several tasks use one actor.
 
 
 # %%
@@ -394,11 +394,11 @@ predict("01-e", ..., choices=["raises an error", "waits", "runs it anyway"])
 
 # %%
 greedy = square.options(num_cpus=64).remote(7)
-ready, waiting = ray.wait([greedy], timeout=2)
+ready, waiting = ray.wait([greedy], timeout=6)  # seconds
 reveal("01-e", "waits" if waiting else "runs it anyway")
 
 # %% [markdown]
-# It would wait forever, as a larger node might still join. You find out with a `timeout`, or with the command `ray status`:
+# It would wait forever, as a larger node might still join. You find out with a `timeout`, or with the command `ray status`, whose report Ray renews every five seconds:
 
 # %%
 import sys
@@ -408,7 +408,7 @@ ray_command = Path(sys.executable).with_name("ray")
 # !{ray_command} status --address {lab.address}
 
 # %% [markdown]
-# Under *Pending Demands* you see the task that waits. Cancel it:
+# Under *Pending Demands* you see what waits for a resource: `{'CPU': 64.0}`. Cancel it:
 
 # %%
 ray.cancel(greedy)
@@ -454,7 +454,7 @@ check("01-3", at_once, lab.nodes)
 
 
 # %%
-@ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})
+@ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})  # the head has 1 of it
 class Log:
     def __init__(self):
         self.begun = []
@@ -505,11 +505,12 @@ assert len(finished) == 6
 assert 1 <= len(lost) <= 3
 
 # %% [markdown]
-# The short bars on node-2 are the attempts that were lost with it. Ray started those naps again, as soon as a CPU was free elsewhere. By default it tries a lost task three more times, each time from its beginning. So whatever a task did before it was lost, such as writing a file, is done twice.
+# The short bars on node-2 are the attempts that were lost with it. Ray started those naps again, as soon as a CPU was free elsewhere. By default it tries a lost task three more times, each time from its beginning. So whatever a task did before it was lost, such as writing a file, is done twice. That also holds for an actor's call which is repeated.
 #
 # ### Exercise 01-4 ★★★ · An actor that survives
 # An actor can be restarted, too: `max_restarts=1` allows it once, and `max_task_retries=-1` repeats the calls that fail meanwhile, without a limit. But its memory is gone, because it was in the process. Write
-# an actor class `Saved` that is created with the path of a file, which need not exist yet. `add()` adds 1 and returns the count. After a restart it continues where it was. The check kills its process.
+# an actor class `Saved`, with `@ray.remote`, that is created with the path of a file as a text; the file need not exist yet. `add()` adds 1 and returns the count. After a restart it continues where it was. The check kills its process between two calls.
+# (On several machines, the file has to be in a place that all of them reach, such as the object store of lesson 02.)
 #
 # <details><summary>A version with blanks</summary>
 #
@@ -529,6 +530,9 @@ assert 1 <= len(lost) <= 3
 
 
 # %%
+from pathlib import Path
+
+
 class Saved: ...  # your answer
 
 

@@ -36,10 +36,10 @@ assert tf.keras.Model.__module__.startswith("tf_keras.")
 # **"PerReplica … unsupported type".** TensorFlow was imported before the variable was set, and took Keras 3. Restart the kernel and run the cells from the top.
 
 # %% [markdown]
-# `tf.keras` is now Keras 2: `tf.keras.Model.__module__` begins with `tf_keras`. If you begin a new project and can choose, Keras 3's trouble with several workers is a good reason for PyTorch. Ray marks its `TensorflowTrainer` as beta.
+# `tf.keras` is now Keras 2: `tf.keras.Model.__module__` begins with `tf_keras`. If TensorFlow was imported before the variable was set, restart the kernel. Ray marks its `TensorflowTrainer` as beta.
 #
 # ## The loop you have
-# This is a Keras loop for one machine, and what changes in it for many. Nothing else changes.
+# This is a Keras loop for one machine, and the four changes that make it one for many:
 #
 # ```diff
 #  def train_loop(config):
@@ -75,7 +75,7 @@ def make_model():
 
 
 # %% [markdown]
-# And the loop, with all four changes. Keras calls a **callback** at certain moments of `fit`. Ray's `ReportCheckpointCallback` reports the metrics after each epoch, together with a checkpoint of the model.
+# And the loop, with the first three changes. Keras calls a **callback** at certain moments of `fit`. Ray's `ReportCheckpointCallback` reports the metrics after each epoch, together with a checkpoint of the model. What the loop returns, rank 0's value, becomes `result.return_value`: here the number of updates.
 
 # %%
 from ray.train import RunConfig, ScalingConfig
@@ -104,11 +104,11 @@ predict("04-a", ...)  # a number
 from labkit.train import TrainPanel
 
 panel = TrainPanel("04-tensorflow")
-trainer = TensorflowTrainer(
+trainer = TensorflowTrainer(  # 4
     train_loop,
     train_loop_config={"batch_size": 128, "epochs": 8},
     scaling_config=ScalingConfig(num_workers=2),
-    run_config=RunConfig(worker_runtime_env={"env_vars": KERAS_2}),  # 4
+    run_config=RunConfig(worker_runtime_env={"env_vars": KERAS_2}),
 )
 with panel.watch(trainer):
     result = trainer.fit()
@@ -122,10 +122,10 @@ assert result.return_value == 8 * 11  # 1408 / 128: a step uses 128 rows of both
 # **`batch_size` has the opposite meaning of lesson 03.** There it was the batch of one worker; here it's the *global* batch, and TensorFlow divides it. Nothing complains if you mix them up.
 
 # %% [markdown]
-# That was a distributed Keras run. Each worker needs the environment variables, too, because it's a different process and perhaps on a different machine: that is what `worker_runtime_env` is for. Ray also set the variable `TF_CONFIG`, the list of all workers and this worker's index, which you would otherwise write by hand on each machine. (Keras makes the steps inside `fit`, where the panel doesn't see them; it follows the workers and what they report. If your epochs take minutes, add `labkit.keras.PanelCallback` to the callbacks, and the panel counts the steps, too.)
+# That was a distributed Keras run. (The printed lines warn that the model is saved as HDF5. The next section says what that means.) Each worker needs the environment variables, too, because it's a different process and perhaps on a different machine: that is what `worker_runtime_env` is for. Ray also set the variable `TF_CONFIG`, the list of all workers and this worker's index, which you would otherwise write by hand on each machine. (Keras makes the steps inside `fit`, where the panel doesn't see them; it follows the workers and what they report. If your epochs take minutes, add `labkit.keras.PanelCallback` to the callbacks, and the panel counts the steps, too.)
 #
 # ## What happens in a step
-# **1 · `MultiWorkerMirroredStrategy`** connects the workers. Each of them has a **replica**, a copy of the whole model, and in each step the strategy adds up the gradients of all replicas and updates all copies alike.
+# **1 · `MultiWorkerMirroredStrategy`** connects the workers. Each of them has a **replica**, a copy of the whole model, and in each step the strategy adds up the gradients of all replicas and updates all copies alike. Keras divides each replica's mean loss by the number of replicas, so that this sum is a mean.
 #
 # **2 · The scope** is how the strategy gets to know the variables. A model that is built and compiled outside belongs to no strategy: each worker then trains a model of its own, and no error tells you.
 #
@@ -151,7 +151,7 @@ check("04-1", batch_size, rows_by_mistake, updates_by_mistake)
 
 # %% [markdown]
 # ## Is it the same model?
-# You can check all of this with one comparison. Load the model from the checkpoint, which is a folder with the file `model.keras`, and train in this process with three different batch sizes. Keras 2 wrote this file, and here Keras 2 reads it. Keras 3 refuses it, because of `input_shape`; a model without that argument can be read there with `load_model(…, compile=False)`.
+# You can check all of this with one comparison. Load the model from the checkpoint, which is a folder with the file `model.keras`, and train in this process with three different batch sizes. Keras 2 wrote this file, and Keras 2 reads it. Keras 3 doesn't: outside of the main thread, where Ray runs your loop, Keras 2 writes the older format HDF5, whatever the file's name says. That's what the printed warnings meant. For a model that Keras 3 should read, save it yourself with `save_format="keras_v3"`, as the callback below does, leave out `input_shape`, and read it with `load_model(…, compile=False)`.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** With which batch size does one process end with the weights of the two workers?
@@ -179,7 +179,7 @@ reveal("04-c", min(distances, key=distances.get))
 assert distances["128"] < 1e-3 < 1e-2 < min(distances["64"], distances["256"])
 
 # %% [markdown]
-# With 128 it's the same model, up to rounding. That holds only for full batches: of a smaller last batch, one worker can get more rows than the other. And all workers must make equally many steps: if one makes more, both fail within seconds, with an `InternalError` and an `UnavailableError` that don't name the cause. When you move a Keras script from one GPU to two, you keep the batch size to train the same model, or you double it to keep each GPU as busy as before. In the second case the learning rate should grow, too (lesson 03).
+# With 128 it's the same model, up to rounding. That's why this lesson uses 1,408 rows, which are full batches: a smaller last batch may not be divided evenly, and then some of its rows count more than others. All workers also have to make equally many steps. If you divide the rows yourself and one worker has more, both fail within seconds, with an error that doesn't name the cause. When you move a Keras script from one GPU to two, you keep the batch size to train the same model, or you double it to keep each GPU as busy as before. In the second case the learning rate should grow, too (lesson 03).
 
 # %%
 test = datasets.load(split="test")
@@ -220,10 +220,10 @@ check("04-2", fixed_loop, len(train))
 # %% [markdown]
 # ## Divided once
 # Every worker called `in_batches(train, …)` with *all* rows, and still no row was used twice. That's because TensorFlow divides a `tf.data.Dataset` among the workers by itself, which is called **auto-sharding**. It saves you a line, and it does harm when something else has divided the rows already: each worker
-# then uses only a part of its part, and the only sign is short epochs. Ray Data's `to_tf` switches auto-sharding off.
+# then uses only a part of its part, and the only sign is short epochs. A Ray data set is such a case, because it gives each worker its own shard (lesson 03c). Its method `to_tf` therefore switches auto-sharding off.
 #
 # ### Exercise 04-4 ★ · Sharded once
-# Write a function that returns how many rows all workers together process in one epoch. A row that two workers process counts twice. `by_ray` says whether every worker gets only its shard from Ray;
+# Write a function that returns how many rows all workers together process in one epoch. A row that two workers process counts twice. `by_ray` says whether Ray has already divided the rows, so that every worker gets only its part;
 # otherwise each worker has all rows. `by_tensorflow` says whether auto-sharding is on. Assume that `rows` can be divided without a remainder.
 
 
@@ -277,11 +277,13 @@ class Report(tf.keras.callbacks.Callback):
 # **Who saves?** In Keras *every* rank saves, because saving adds up metrics over all workers. In PyTorch only rank 0 did.
 
 # %% [markdown]
-# One thing differs from PyTorch, and it surprises everybody once: *every* rank must save. Saving adds up Keras's metrics over all workers, so a rank that saves alone waits for the others. Only rank 0 passes its folder to Ray, and `report` is a barrier, as in lesson 03b. (The argument `save_format` is needed because Keras 2 would otherwise write an older format when it isn't in the main thread.)
+# One thing differs from PyTorch, and it surprises everybody once: *every* rank must save. Saving adds up Keras's metrics over all workers, so a rank that saves alone waits for the others. Only rank 0 passes its folder to Ray, and `report` is a barrier, as in lesson 03b. And `save_format` makes it the format that the name `.keras` promises.
+#
+# A loop that starts again asks `ray.train.get_checkpoint()` for the latest checkpoint of its run. In the first attempt there is none, and it returns `None`. The saved model contains the optimizer, and the optimizer counts its updates, so `iterations` continues where it was.
 #
 # ### Exercise 04-3 ★★★ · A loop that resumes
 # Write the loop. It trains `make_model()` on `in_batches(train[:512], 128)` until three epochs are done in all, under a strategy, with the callback `Report(breaks_in=1 if first == 0 else None)`. `first` is the epoch to start with: 0 in a new run, and otherwise the one after the saved epoch. Load the model *inside the scope*, and pass `initial_epoch` to `fit`.
-# Return `{"first": …, "updates": …, "replicas": …}`, with updates and replicas counted as in 04-2. In the check, the second epoch fails on both workers, and Ray starts the loop again.
+# Return `{"first": …, "updates": …, "replicas": …}`, where `updates` is `int(model.optimizer.iterations.numpy())` and `replicas` is `model.distribute_strategy.num_replicas_in_sync`. In the check, the second epoch fails on both workers, and Ray starts the loop again.
 #
 # <details><summary>A version with blanks</summary>
 #
@@ -370,16 +372,16 @@ assert continued.checkpoint.path != result.checkpoint.path
 # - A new run starts from an old checkpoint that you put into `train_loop_config`.
 # - On several workers, `fit` needs Keras 2, chosen before TensorFlow is imported, in the workers, too.
 #
-# **A question to take along.** Two workers train in MultiWorkerMirroredStrategy, and the data set has `batch(128)`. How many rows does each worker get per step, and how many would it get in lesson 03 with `batch_size=128`?
+# **A question to take along.** A colleague reports that two workers need half as many steps per epoch as one, that the loss falls as it should, and that the accuracy of the saved model is the same as that of one worker after *half* of the epochs. Which two lines of the loop do you look at first?
 #
-# <details><summary>Compare your answer</summary>64, since the strategy divides the global batch. In lesson 03 each worker gets 128, and the global batch is 256.</details>
+# <details><summary>Compare your answer</summary>The line that builds the model: outside of the scope, each worker trains a model of its own on its part of the rows, and no error tells you. And the line that makes the data set: if Ray has divided the rows already, TensorFlow divides them again, and the only sign is a short epoch.</details>
 #
 # | older tutorials | today |
 # |---|---|
 # | `batch_size = 64 * world_size` | `64 * strategy.num_replicas_in_sync`, which also counts several GPUs per worker |
 # | `TensorflowTrainer(…, resume_from_checkpoint=…)` | the checkpoint in `train_loop_config`, loaded inside the scope |
 #
-# Ray sets `OMP_NUM_THREADS` in each worker, but TensorFlow's own threads you limit yourself. `notebooks/recipes/options_of_tensorflow_trainer.ipynb` shows how, and also `MirroredStrategy` for several GPUs in one process.
+# Ray sets `OMP_NUM_THREADS` in each worker, but it doesn't limit TensorFlow's own threads. `notebooks/recipes/options_of_tensorflow_trainer.ipynb` shows how, and also `MirroredStrategy` for several GPUs in one process.
 #
 # Two more recipes go on from here: `notebooks/recipes/keras_from_a_ray_dataset.ipynb` for rows that don't fit into memory, and `notebooks/recipes/keras_3_step_by_hand.ipynb` for Keras 3.
 

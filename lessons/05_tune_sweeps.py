@@ -172,10 +172,10 @@ assert 0.85 < np.mean((-((a - 3) ** 2) - (b - 20) ** 2 / 1000).max(axis=1) > on_
 # Use a grid when a report has to list every combination. Otherwise draw at random, over a range that's wide enough: if the winner is at the edge of its range, the range was too narrow.
 #
 # ## A training loop that Tune can watch
-# Now for a real one, with the loop that you have at work. The end of each epoch is new: it saves a folder as a checkpoint, and `tune.report` sends it to Tune together with the accuracy. The report is inside the `with` block, while the folder is
+# Now for a real one, with the loop that you have at work. The last six lines of the loop are new: after each epoch they save a folder as a checkpoint, and `tune.report` sends it to Tune together with the accuracy. The report is inside the `with` block, while the folder is
 # there, and after every epoch, because Tune can stop a bad trial only if it hears from it on the way.
 #
-# The checkpoint has only the weights. That's enough to use the model; to resume a trial, you'd save the optimizer's state, too (05b). The function returns nothing: if it returned the model, the trial would fail, because Tune accepts only a
+# The checkpoint has the weights and the number of the epoch. That's enough to use the model; to resume a trial, you'd save the optimizer's state, too (05b). The function returns nothing: if it returned the model, the trial would fail, because Tune accepts only a
 # number or a dict.
 
 # %%
@@ -249,8 +249,9 @@ train_digits({"lr": 0.05, "momentum": 0.9, "epochs": 2}, train, valid)
 # Each trial runs in a process of its own, an **actor**, perhaps on another machine. Two functions prepare your trainable for that:
 #
 # - `tune.with_parameters` puts the images into Ray's object store once. Every trial on a machine reads them from there, instead of receiving its own copy inside the pickled function.
-# - `tune.with_resources` sets what a trial reserves. Tune runs as many trials at a time as fit into the cluster. Fractions work, too: with `{"GPU": 0.25}`, four trials share a GPU. The lines with `.to(device)` move the model and
-#   each batch there: Tune does nothing of that for you. Reserve what you use, because in Ray 2.60 a trial that reserves no GPU sees all of them (lesson 03).
+# - `tune.with_resources` sets what a trial reserves. Tune runs as many trials at a time as fit into the cluster. Fractions work, too: with `{"GPU": 0.25}`, four trials share a GPU.
+#
+# A GPU that is reserved isn't used yet: the lines with `.to(device)` move the model and each batch there. And reserve what you use, because in Ray 2.60 a trial that reserves no GPU sees all of them.
 
 # %%
 gpus = 0.5 if Settings.from_env().use_gpu else 0
@@ -276,7 +277,7 @@ trainable = tune.with_resources(
 # The picture shows the ideal, in which trials wait for each other at every rung. ASHA doesn't wait: a trial is compared with those that got there *earlier*, and the first one always continues. That's the *asynchronous* in its name. No CPU idles, and the price is
 # that early trials have few others to lose against, so more of them continue.
 #
-# In a grid, the early trials have the first values of its lists, and an easier test. So draw at random when you use ASHA.
+# In a grid, the early trials are those with the first values of the lists. They continue because they are early, and not because they are good. So draw at random when you use ASHA.
 
 # %%
 from labkit.tune import SweepPanel
@@ -315,7 +316,7 @@ reveal("05-c", float(table["training_iteration"].sum()))
 
 # %% [markdown]
 # In the panel's curves each grey line is a trial, and the dotted lines are the rungs. If every rung let exactly a third through, as in the picture, the sweep would train 18·1 + 6·3 + 2·9 + 1·27 = 81 epochs. It usually trains one to four times as many,
-# depending on whether a good trial comes early: later ones then have to beat it. At worst, when each trial is better than all before it, none is stopped. Where did the trials end?
+# depending on whether a good trial comes early: later ones then have to beat it. At worst, when each trial is better than all before it, none is stopped. Where did the trials end? Expect fewer than in the picture to end at the middle rungs, and more at 27: while few trials have reached a rung, the first that gets there is the best third by itself, and so goes on to the end.
 
 # %%
 print(f"{table['training_iteration'].sum() / 81:.1f} times 81 epochs")
@@ -370,7 +371,7 @@ assert ends == [5, 10, 15]
 # | other schedulers | a trial stops | use it if |
 # |---|---|---|
 # | HyperBand | as with ASHA, but trials wait at a rung for each other | you don't know a good `grace_period`: it tries several |
-# | median stopping | below the median of the others' averages | you know no `max_t` |
+# | median stopping | if its best result so far is worse than the median of what the other trials had reached, on average, by the same iteration | you know no `max_t` |
 #
 # ### Exercise 05-6 ★★★ · A sweep of your own
 # `descend` looks for the x at which (x − 3)² is smallest. It reports once, when everything is over, so no scheduler could stop it. Let it report after each of its `config["steps"]` steps, with a checkpoint: a folder in which
@@ -380,24 +381,11 @@ assert ends == [5, 10, 15]
 # - it runs nine trials of nine steps;
 # - their learning rate is random: from 0.001 to 0.01 as often as from 0.01 to 0.1 and from 0.1 to 1;
 # - ASHA compares them after 1 and 3 steps;
-# - the best third continues.
+# - the best third continues, by the smallest `loss`.
 #
 # The check runs your sweep.
-
-
-# %%
-def descend(config):  # your answer: change it
-    x = 0.0
-    for _ in range(config["steps"]):
-        x -= config["lr"] * 2 * (x - 3)
-    tune.report({"loss": (x - 3) ** 2})
-
-
-def search(folder): ...  # your answer
-
-
-# %% [markdown]
-# If you'd rather fill in blanks, paste this version over it:
+#
+# <details><summary>A version with blanks</summary>
 #
 # ```python
 # def descend(config):
@@ -419,6 +407,18 @@ def search(folder): ...  # your answer
 #         run_config=tune.RunConfig(storage_path=folder),
 #     )
 # ```
+# </details>
+
+
+# %%
+def descend(config):  # your answer: change it
+    x = 0.0
+    for _ in range(config["steps"]):
+        x -= config["lr"] * 2 * (x - 3)
+    tune.report({"loss": (x - 3) ** 2})
+
+
+def search(folder): ...  # your answer
 
 
 # %% tags=["solution"]
@@ -505,14 +505,14 @@ axes = table.plot.scatter("config/lr", "config/momentum", c="accuracy", s=sizes,
 # %%
 wrong = {"alpha": tune.grid_search([1, 2]), "b": 20, "noise": 0}
 tuner = tune.Tuner(hill, param_space=wrong, run_config=tune.RunConfig(storage_path=folder, verbose=0))
-results = tuner.fit()
-print(results.num_errors, "errors:", str(results.errors[0]).splitlines()[-1])
+failed = tuner.fit()
+print(failed.num_errors, "errors:", str(failed.errors[0]).splitlines()[-1])
 
 # %% [markdown] tags=["instructor"]
 # **Two long tracebacks in *A sweep that cannot work*.** They're intended, and the text announces them. Say: "Read the last line only."
 
 # %% tags=["claim"]
-assert results.num_errors == 2 and "KeyError" in str(results.errors[0])
+assert failed.num_errors == 2 and "KeyError" in str(failed.errors[0])
 
 # %% [markdown]
 # Each failed trial is simply a result with an error, so look at `num_errors` before you look at the best result. There's a second trap: if trials reserve more than any node has, Tune waits forever. The panel
@@ -523,6 +523,15 @@ greedy = tune.Tuner(tune.with_resources(hill, {"CPU": 64}), param_space=space)
 SweepPanel("05-slip").watch(greedy)
 
 # %% [markdown]
+# Three kinds of mistakes end in three different ways, and a fourth one doesn't end:
+#
+# | the mistake | what happens |
+# |---|---|
+# | a trial raises | `fit()` returns, and the result has an error: look at `num_errors` |
+# | `metric` names what no trial reports | `fit()` raises after the first report |
+# | `stop` names what no trial reports | nothing: the trials run to their end |
+# | a trial reserves more than any node has | `fit()` waits forever; the panel refuses to start |
+#
 # ### Exercise 05-4 ★★ · Fix this sweep
 # Five things are wrong in the cell below. (A single report at the end isn't one of them, since there is no scheduler.) They make trials fail, make `fit()` itself raise an error, let the sweep wait forever, and return the *worst* trial as the best.
 
