@@ -83,9 +83,9 @@ class Step(Event):
     """An optimizer has stepped. All counts are of this worker, and most of them of this epoch."""
 
     epoch: int  # 0 is the first one of this process
-    step: int  # steps of this epoch
+    step: int  # steps made in this epoch
     made: int  # steps of all epochs
-    total: int | None  # steps of this epoch, if known
+    total: int | None  # steps of the whole epoch, if known
     rows: int | None  # None where they are unknown
     seconds: float
     waiting: float  # the part of `seconds` without data
