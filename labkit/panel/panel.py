@@ -11,6 +11,7 @@ The panels of Ray Train and of TorchDistributor are subclasses.
 import contextlib
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from labkit.panel import training_view
@@ -18,6 +19,7 @@ from labkit.panel.base import LivePanel
 from labkit.panel.training import TrainingRun
 from labkit.worker import Tracker
 from labkit.worker.channel import Listener
+from labkit.worker.events import Event, Report, Weights
 from labkit.worker.hooks import current, following, numbers
 from labkit.worker.remote import RemoteTracker
 
@@ -63,10 +65,10 @@ class Panel(LivePanel):
         if self.state.status != "running":
             fact = f"the panel {self.state.name!r} is not open, so what is reported to it shows nowhere"
             warnings.warn(f"{fact}: put the training into a `with` block of this panel", stacklevel=2)
-        follower, place = current(), {}
-        if follower is not None:
-            place = follower.place(metrics.get("epoch") if epoch is None else epoch)
-        self.tracker.emit("report", metrics=numbers(metrics), epoch=epoch, **place)
+        follower = current()
+        number = metrics.get("epoch") if epoch is None else epoch
+        place = (None, 0) if follower is None else follower.place(number)
+        self.tracker.emit(Report(numbers(metrics), epoch, *place))
 
     # -- events --------------------------------------------------------------------------------------
 
@@ -88,14 +90,14 @@ class Panel(LivePanel):
             warnings.warn(f"nothing of {self.state.name!r} will be seen here, because {fact}", stacklevel=2)
             return self.run_id, None
 
-    def receive(self, event: dict[str, Any]) -> None:
+    def receive(self, event: Event) -> None:
         """Take in one event of this run; those of others (a worker that outlived its own) are ignored."""
-        if event.get("run") != self.run_id:
+        if event.run != self.run_id:
             return
-        if event.get("kind") == "weights" and not self.settings.compare_weights:
+        if isinstance(event, Weights) and not self.settings.compare_weights:
             return  # a worker may have other variables than this kernel
         # It happened when it arrived, not when it was drawn; and the clocks of other machines differ.
-        event = {"rank": 0, "pid": 0, "node": "", **event, "at": self.state.now()}
+        event = replace(event, at=self.state.now())
         with self._lock:
             if self.state.status == "running":
                 self.state.apply(event)
@@ -106,7 +108,7 @@ class Panel(LivePanel):
         """Whether the loop runs in other processes, so that this one has no rank."""
         return self.state.engine != "one process"
 
-    def channel(self, on_event: Callable[[dict[str, Any]], Any]) -> Any:
+    def channel(self, on_event: Callable[[Event], Any]) -> Any:
         """How events come from other processes: a `Listener`, or what has its `address` and `close`."""
         return Listener(on_event, host=self.host())
 

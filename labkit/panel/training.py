@@ -1,18 +1,20 @@
 """The facts of a training run: it takes in the events of its workers, and counts.
 
-`labkit.worker` lists the events; `labkit.panel.training_view` says what is shown.
+`labkit.worker.events` lists the events; `labkit.panel.training_view` says what is shown.
 """
 
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import singledispatchmethod
 from typing import Any
 
 from labkit.panel.run import Run, Span, Thinned, whole
 from labkit.panel.weights import compare
 from labkit.panel.workers import Workers, WorkerState
 from labkit.runs.verdict import Verdict, verdict
+from labkit.worker import events
 from labkit.worker.hooks import number_of
 
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
@@ -65,9 +67,9 @@ class CheckpointState:
         if reported is not None:
             self.epoch = _plain(max(reported + 1 - first, 0))
 
-    def update(self, event: dict[str, Any], *, counted_from: int) -> None:
-        """Take in a ``checkpoint`` event; `counted_from` is the number of the first epoch in its metrics."""
-        status, metrics = event.get("status"), event.get("metrics", {})
+    def update(self, event: events.Checkpoint, *, counted_from: int) -> None:
+        """Take in its new status; `counted_from` is the number of the first epoch in the metrics."""
+        status, metrics = event.status, event.metrics
         # The checkpoints of an earlier run of that name are of epochs of their own.
         if number_of(metrics.get("epoch")) is not None:
             self.metrics["epoch"] = metrics["epoch"]
@@ -78,10 +80,10 @@ class CheckpointState:
         elif self.status not in DECIDED or status in DECIDED:
             if status == "validated" != self.status:
                 self.late = {n: v for n, v in metrics.items() if self.metrics.get(n, self) != v}
-            self.status, self.bytes = status or self.status, event.get("bytes", self.bytes)
+            self.status, self.bytes = status, event.bytes or self.bytes
             self.metrics.update(metrics)
             if status in DECIDED and self.decided_at is None:
-                self.decided_at = event["at"]
+                self.decided_at = event.at
 
 
 @dataclass
@@ -333,43 +335,52 @@ class TrainingRun(Run):
 
     # -- what happens -------------------------------------------------------------------------------
 
-    def apply(self, event: dict[str, Any]) -> None:
+    def apply(self, event: events.Event) -> None:
         """Take in an event, unless it comes too late. A run that is heard again does not hang."""
-        handler = getattr(self, f"on_{event['kind']}", None)
-        if handler is None or self.over:
+        if self.over:
             return
-        handler(event)
+        self.on_event(event)
         self.version += 1
-        if event["kind"] != "print":
+        if not isinstance(event, events.Print):
             self.heard_at, self.hang = self.now(), []
 
-    def on_worker(self, event: dict[str, Any]) -> None:
-        if self.workers.of(event) is not None and event.get("workers") is not None:
-            self.world_size = event["workers"]
+    @singledispatchmethod
+    def on_event(self, event: events.Event) -> None:
+        """Take in an event of any kind. One without a method below changes nothing here."""
+
+    @on_event.register
+    def on_worker(self, event: events.Worker) -> None:
+        if self.workers.of(event) is not None and event.workers is not None:
+            self.world_size = event.workers
             if not self.sizes or self.sizes[-1][1] != self.world_size:
-                self.sizes.append((event["at"], self.world_size))
+                self.sizes.append((event.at, self.world_size))
             self.workers.keep(self.world_size)
 
-    def on_phase(self, event: dict[str, Any]) -> None:
-        if event["rank"] == 0 and self.workers.of(event) is not None:
-            self.enter(event["name"], event["at"])
+    @on_event.register
+    def on_phase(self, event: events.Phase) -> None:
+        if event.rank == 0 and self.workers.of(event) is not None:
+            self.enter(event.name, event.at)
 
-    def on_saved(self, event: dict[str, Any]) -> None:
-        if event["rank"] == 0 and self.workers.of(event) is not None:
+    @on_event.register
+    def on_saved(self, event: events.Saved) -> None:
+        if event.rank == 0 and self.workers.of(event) is not None:
             epochs, steps = self._base
-            self._saved.append((epochs + event["epoch"], steps + event["step"], len(self.reports)))
+            self._saved.append((epochs + event.epoch, steps + event.step, len(self.reports)))
 
-    def on_end(self, event: dict[str, Any]) -> None:
+    @on_event.register
+    def on_end(self, event: events.End) -> None:
         worker = self.workers.of(event)
         if worker is not None:
-            worker.note_parts(event.get("parts", {}))
-        if event["rank"] == 0 and worker is not None:
-            self._parts["between epochs"] += event["seconds"]
+            worker.note_parts(event.parts)
+        if event.rank == 0 and worker is not None:
+            self._parts["between epochs"] += event.seconds
 
-    def on_empty(self, event: dict[str, Any]) -> None:
-        self.empty.add(event["rank"])
+    @on_event.register
+    def on_empty(self, event: events.Empty) -> None:
+        self.empty.add(event.rank)
 
-    def on_weights(self, event: dict[str, Any]) -> None:
+    @on_event.register
+    def on_weights(self, event: events.Weights) -> None:
         worker = self.workers.of(event)
         if worker is None:
             return
@@ -378,7 +389,8 @@ class TrainingRun(Run):
         if len(looks) == self.world_size:
             self.weights_differ = compare(looks, engine=self.engine)
 
-    def on_step(self, event: dict[str, Any]) -> None:
+    @on_event.register
+    def on_step(self, event: events.Step) -> None:
         worker = self.workers.of(event)
         if worker is None:
             return
@@ -386,21 +398,21 @@ class TrainingRun(Run):
             self.workers.began_again = False
             self._go_back()
         epochs, steps = self._base
-        event = {**event, "epoch": event["epoch"] + self.earlier + epochs}  # of the whole run
+        event = replace(event, epoch=event.epoch + self.earlier + epochs)  # of the whole run
         is_new, begins = not worker.begun, worker.begins_epoch(event)
         spent, waiting = worker.update(event)
         # All ranks make the same steps: one may tell more than rank 0.
         self.made = max(self.made, steps + worker.made)
-        worker.note_parts(event.get("parts", {}))
+        worker.note_parts(event.parts)
         if worker.rank != 0:
             return
-        at, self.fed = event["at"], event.get("fed", True)
+        at, self.fed = event.at, event.fed
         self.enter("training", at)
         if is_new:
             self._begins(worker, at)
         if begins:
-            self._parts["between epochs"] += event.get("between", 0.0)
-            began = at - event.get("ago", 0.0) - event["seconds"]
+            self._parts["between epochs"] += event.between
+            began = at - event.ago - event.seconds
             self.trained.append(Span("training", str(worker.epoch + 1), began, at))
         self.trained[-1].end = at
         self._parts["data"] += waiting
@@ -422,25 +434,24 @@ class TrainingRun(Run):
             self._parts["restart"] += max(at - self._failed_at, 0.0)
             self._failed_at = None
 
-    def _advance(self, worker: WorkerState, event: dict[str, Any]) -> None:
+    def _advance(self, worker: WorkerState, event: events.Step) -> None:
         """Rank 0 is further than before."""
-        metrics = event.get("metrics") or {}
-        self._latest |= metrics
-        if event.get("done"):
-            self._epoch_seconds[worker.epoch] = event["seconds"]
+        self._latest |= event.metrics
+        if event.done:
+            self._epoch_seconds[worker.epoch] = event.seconds
         self._lengths[worker.epoch] = worker.total or max(self._lengths.get(worker.epoch, 0), worker.step)
         if not self.first_step_at:
             # A step is heard of when it is over.
-            self.first_step_at = event["at"] - max(event["seconds"] - event.get("first_wait", 0.0), 0.0)
+            self.first_step_at = event.at - max(event.seconds - event.first_wait, 0.0)
             self._begun_at = self.fraction() or 0.0 if worker.epoch else 0.0
-        if metrics:
-            self._points.add((worker.epoch, worker.step, metrics))
+        if event.metrics:
+            self._points.add((worker.epoch, worker.step, event.metrics))
 
-    def on_report(self, event: dict[str, Any]) -> None:
-        if event["rank"] != 0 or self.workers.are_gone(event):
+    @on_event.register
+    def on_report(self, event: events.Report) -> None:
+        if event.rank != 0 or self.workers.are_gone(event):
             return  # a loop in which each rank reports has one history: rank 0's, as Ray keeps it
-        metrics, epoch = dict(event.get("metrics") or {}), event.get("epoch")
-        passes = event.get("passes")
+        metrics, passes = dict(event.metrics), event.passes
         if passes is not None:
             if self.workers.began_again:
                 self.workers.began_again = False
@@ -448,12 +459,12 @@ class TrainingRun(Run):
             passes += self.earlier + self._base[0]
             if self._trained_from is None:
                 self._trained_from = len(self.reports)
-        epoch = number_of(metrics.get("epoch") if epoch is None else epoch)
-        report = Report(len(self.reports), epoch, passes, event.get("step", 0))
+        epoch = number_of(metrics.get("epoch") if event.epoch is None else event.epoch)
+        report = Report(len(self.reports), epoch, passes, event.step)
         self.reports.append(report)
         if self.sizes and not self.first_step_at and self.phase != "training":
             # A loop without steps trains since its workers began, and since its next report after a wait.
-            self.enter("training", event["at"] if "training" in self.phases else self.sizes[0][0])
+            self.enter("training", event.at if "training" in self.phases else self.sizes[0][0])
         self._latest |= metrics
         self.history.append(metrics)
         first = self._first_number(report)
@@ -524,46 +535,48 @@ class TrainingRun(Run):
         self._first = 1 if fractions else counted_from(counted[:2])
         self.earlier = int(max(epoch for _, epoch in counted)) + 1 - self._first
 
-    def on_note(self, event: dict[str, Any]) -> None:
-        text = str(event["text"])
-        if text not in self.loop_notes:
-            self.loop_notes.append(text)
+    @on_event.register
+    def on_note(self, event: events.Note) -> None:
+        if event.text not in self.loop_notes:
+            self.loop_notes.append(event.text)
 
-    def on_checkpoint(self, event: dict[str, Any]) -> None:
+    @on_event.register
+    def on_checkpoint(self, event: events.Checkpoint) -> None:
         known = len(self.checkpoints)
         self._checkpoint(event).update(event, counted_from=self._first or 0)
-        self._arrived += event.get("status") == "committed" and len(self.checkpoints) > known
+        self._arrived += event.status == "committed" and len(self.checkpoints) > known
         if self.phase == "training" and self.fraction() == 1.0 and self.pending:
-            self.enter("waiting for validations", event["at"])
+            self.enter("waiting for validations", event.at)
 
-    def on_validation(self, event: dict[str, Any]) -> None:
-        """One that runs in parallel to the training has begun, or is over."""
+    @on_event.register
+    def on_validation(self, event: events.Validation) -> None:
         known = self._checkpoint(event)
-        known.begun_at, known.seconds = event["at"], None
-        if event.get("done"):
-            known.seconds = event["seconds"]
-            known.begun_at -= known.seconds
-            known.reason = " ".join(event["text"].split())
+        known.begun_at, known.seconds = event.at, event.seconds
+        if event.seconds is not None:
+            known.begun_at -= event.seconds
+            known.reason = " ".join(event.text.split())
 
-    def on_print(self, event: dict[str, Any]) -> None:
-        self.print(f"[rank {event['rank']}] {event['text']}" if self.world_size > 1 else event["text"])
+    @on_event.register
+    def on_print(self, event: events.Print) -> None:
+        self.print(f"[rank {event.rank}] {event.text}" if self.world_size > 1 else event.text)
 
-    def on_failure(self, event: dict[str, Any]) -> None:
-        self.fail(event["text"], event["rank"])
-        self._failed_at = event["at"] if self._failed_at is None else self._failed_at
+    @on_event.register
+    def on_failure(self, event: events.Failure) -> None:
+        self.fail(event.text, event.rank)
+        self._failed_at = event.at if self._failed_at is None else self._failed_at
 
     def fail(self, text: str, rank: int | None = 0) -> None:
         super().fail(text, rank)  # rank 0 speaks for all
 
-    def _checkpoint(self, event: dict[str, Any]) -> CheckpointState:
+    def _checkpoint(self, event: events.Checkpoint | events.Validation) -> CheckpointState:
         """The checkpoint of an event; a new one is of the epoch of its report, counted from 1."""
-        known = next((one for one in reversed(self.checkpoints) if one.path == event["path"]), None)
+        known = next((one for one in reversed(self.checkpoints) if one.path == event.path), None)
         if known is None:
             # Others may have been reported since.
             saved = self._saved[self._arrived][2] if self._arrived < len(self._saved) else len(self.history)
             report = self.history[min(saved, len(self.history) - 1)] if self.history else {"epoch": -1}
             epoch = _plain(report["epoch"] + 1)
-            known = CheckpointState(event["path"], epoch, event["at"])
+            known = CheckpointState(event.path, epoch, event.at)
             self.checkpoints.append(known)
         return known
 

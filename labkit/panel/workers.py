@@ -1,10 +1,12 @@
 """The progress of each worker of a run, and which process has which rank."""
 
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.runs.verdict import COLUMNS
+from labkit.worker.events import Event, Step, Weights
 
 _SAMPLES = 48  # that are kept of a worker
 _LOOKS = 5
@@ -31,36 +33,36 @@ class WorkerState:
     begun: bool = False  # whether it has got its first batch
     samples: list[list[float]] = field(default_factory=list)  # as `labkit.runs.verdict` takes them
     unseen: str = ""  # why there are none
-    looks: list[dict[str, Any]] = field(default_factory=list)  # at its weights; the first, and the latest
+    looks: list[Weights] = field(default_factory=list)  # at its weights; the first, and the latest
     _epoch: tuple[int, float, float] = (0, 0.0, 0.0)  # rows, seconds and waiting of the current one
 
     @property
     def process(self) -> tuple[int, str, int]:
         return self.rank, self.node, self.pid
 
-    def begins_epoch(self, event: dict[str, Any]) -> bool:
-        """Whether a step event belongs to another epoch than the one before."""
-        return not self.begun or event["epoch"] != self.epoch
+    def begins_epoch(self, event: Step) -> bool:
+        """Whether a step belongs to another epoch than the one before."""
+        return not self.begun or event.epoch != self.epoch
 
-    def update(self, event: dict[str, Any]) -> tuple[float, float]:
-        """Take in a step event; return the seconds since the one before, and those of them without data."""
+    def update(self, event: Step) -> tuple[float, float]:
+        """Take in a step; return the seconds since the one before, and those of them without data."""
         before = (0, 0.0, 0.0) if self.begins_epoch(event) else self._epoch
-        self.counted = self.counted and event["rows"] is not None
-        self._epoch = event["rows"] or 0, event["seconds"], event["waiting"]
+        self.counted = self.counted and event.rows is not None
+        self._epoch = event.rows or 0, event.seconds, event.waiting
         rows, seconds, waiting = map(operator.sub, self._epoch, before)
         if not self.begun:  # the wait for its very first batch belongs to the start
-            seconds, waiting = seconds - event.get("first_wait", 0.0), waiting - event.get("first_wait", 0.0)
+            seconds, waiting = seconds - event.first_wait, waiting - event.first_wait
         self.rows, self.seconds = self.rows + rows, self.seconds + seconds
         self.waiting += waiting
-        self.memory, self.gpu_memory = event.get("memory"), event.get("gpu_memory")
-        self.epoch, self.step, self.made, self.begun = event["epoch"], event["step"], event["made"], True
+        self.memory, self.gpu_memory = event.memory, event.gpu_memory
+        self.epoch, self.step, self.made, self.begun = event.epoch, event.step, event.made, True
         # A stream does not know its length; after one epoch we do.
-        self.total = self.step if event.get("done") else event.get("total") or self.total
+        self.total = self.step if event.done else event.total or self.total
         if self.total and self.step > self.total:
             self.total = None  # this epoch is longer than the last one was
         return seconds, waiting
 
-    def note_parts(self, parts: dict[str, Any]) -> None:
+    def note_parts(self, parts: Mapping[str, Any]) -> None:
         """Keep the sums over the parts of its steps; of many, those of every second moment, and the last."""
         self.unseen = parts.get("unseen", "")
         if "steps" in parts:
@@ -69,7 +71,7 @@ class WorkerState:
             if len(self.samples) > _SAMPLES:
                 del self.samples[1:-1:2]
 
-    def note_look(self, look: dict[str, Any]) -> None:
+    def note_look(self, look: Weights) -> None:
         """Keep a look at its weights: the first one, and the latest few."""
         self.looks.append(look)
         if len(self.looks) > _LOOKS:
@@ -121,20 +123,20 @@ class Workers(dict[int, WorkerState]):
         """The worker with the lowest rank: its epoch and step are shown for all."""
         return self[min(self)] if self else None
 
-    def are_gone(self, event: dict[str, Any]) -> bool:
+    def are_gone(self, event: Event) -> bool:
         """Whether the event comes from a process whose rank another one has taken over."""
-        return (event["rank"], event["node"], event["pid"]) in self._gone
+        return event.source in self._gone
 
-    def of(self, event: dict[str, Any]) -> WorkerState | None:
+    def of(self, event: Event) -> WorkerState | None:
         """The worker that sent the event, or None if another process has taken over its rank."""
-        process, worker = (event["rank"], event["node"], event["pid"]), self.get(event["rank"])
-        if process in self._gone:
+        worker = self.get(event.rank)
+        if self.are_gone(event):
             return None
-        if worker is not None and worker.process == process:
+        if worker is not None and worker.process == event.source:
             return worker
         if worker is not None:
             self._gone.add(worker.process)
             if worker.rank == 0:
                 self.restarts, self.began_again = self.restarts + 1, True
-        self[event["rank"]] = WorkerState(*process)
-        return self[event["rank"]]
+        self[event.rank] = WorkerState(*event.source)
+        return self[event.rank]

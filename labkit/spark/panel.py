@@ -20,6 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,6 +34,7 @@ from labkit.panel.panel import Panel
 from labkit.settings import variables_set
 from labkit.spark import prepared
 from labkit.spark.rank import RankTracker, run_file, run_module
+from labkit.worker.events import Event, Failure, Returned, Worker
 from labkit.worker.remote import TrackedFunction
 
 _SILENT_SECONDS = 60.0  # without a word of a rank
@@ -90,20 +92,19 @@ class SparkPanel(Panel):
 
     # -- what `labkit.panel.panel.Panel` calls --------------------------------------------------------
 
-    def receive(self, event: dict[str, Any]) -> None:
+    def receive(self, event: Event) -> None:
         """Take in one event; if several ranks fail, the first says why, and the others follow from it."""
-        if event.get("run") != self.run_id:
+        if event.run != self.run_id:
             return
-        kind = event.get("kind")
-        if kind == "worker":
-            self._begun.add(event["rank"])
-        elif kind == "returned":
-            self._returned.add(event["rank"])
-        elif kind == "failure":
+        if isinstance(event, Worker):
+            self._begun.add(event.rank)
+        elif isinstance(event, Returned):
+            self._returned.add(event.rank)
+        elif isinstance(event, Failure):
             if self.state.failures:
                 return
             # Shortened here and not in the rank, because only this process has the cells and their numbers.
-            event = {**event, "text": _shortened(str(event.get("text", "")))}
+            event = replace(event, text=_shortened(event.text))
         super().receive(event)
 
     def files(self) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 
+from labkit.worker.events import Failure, Returned
 from labkit.worker.remote import RemoteTracker
 
 _TEXT_SENT = 10_000  # characters of a traceback that a rank sends
@@ -25,11 +26,11 @@ class RankTracker(RemoteTracker):
                 yield
             except (SystemExit, Exception) as error:
                 if isinstance(error, SystemExit) and not error.code:
-                    self.emit("returned")
+                    self.emit(Returned())
                 else:
-                    self.emit("failure", text="".join(traceback.format_exception(error))[-_TEXT_SENT:])
+                    self.emit(Failure("".join(traceback.format_exception(error))[-_TEXT_SENT:]))
                 raise
-            self.emit("returned")
+            self.emit(Returned())
 
 
 def run_file(path: str, *arguments: str) -> None:

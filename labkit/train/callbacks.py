@@ -25,6 +25,7 @@ import ray
 import ray.train
 
 from labkit.errors import BadInput
+from labkit.worker.events import Checkpoint, Failure, Validation
 from labkit.worker.sendable import message_of, raise_sendable
 
 try:
@@ -71,12 +72,11 @@ class ReportCallback(ray.train.UserCallback):
     ) -> None:
         first = metrics[0] if metrics else {}  # rank 0's, as Ray keeps them; its worker has sent them
         if checkpoint is not None:
-            about = {"bytes": _bytes_of(checkpoint), "status": "committed", "metrics": first}
-            self.tracker.send(kind="checkpoint", path=checkpoint.path, **about)
+            self.tracker.send(Checkpoint(checkpoint.path, "committed", first, _bytes_of(checkpoint)))
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         rank, text, died = first_failure(worker_exceptions)
-        self.tracker.send(kind="failure", rank=rank, text=text[:_MAX_TEXT], died=died[:_MAX_TEXT])
+        self.tracker.send(Failure(text[:_MAX_TEXT], died[:_MAX_TEXT], rank=rank))
 
 
 class ReportingValidator:
@@ -87,7 +87,7 @@ class ReportingValidator:
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, checkpoint: ray.train.Checkpoint, **kwargs: Any) -> dict[str, Any]:
-        self.tracker.send(kind="validation", path=checkpoint.path, process=os.getpid())
+        self.tracker.send(Validation(checkpoint.path, process=os.getpid()))
         began, text = time.perf_counter(), ""
         try:
             metrics = self.fn(checkpoint, **kwargs)
@@ -103,7 +103,7 @@ class ReportingValidator:
             raise_sendable(error, wrap=isinstance(error, SystemExit))
         finally:
             seconds = time.perf_counter() - began
-            self.tracker.send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
+            self.tracker.send(Validation(checkpoint.path, seconds, text))
 
 
 class FirstFailure(NamedTuple):

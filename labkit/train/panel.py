@@ -36,6 +36,7 @@ from labkit.panel.panel import Panel
 from labkit.panel.training import TrainingRun
 from labkit.storage import check_run_name, hint_for
 from labkit.train import callbacks, hang
+from labkit.worker.events import Checkpoint, Event, Failure, Validation
 from labkit.worker.mailbox import Mailbox
 from labkit.worker.remote import TrackedFunction
 
@@ -149,7 +150,7 @@ class TrainPanel(Panel):
             listed += [("training workers' logs", str(logs / "train")), ("Ray's logs", str(logs))]
         return listed
 
-    def channel(self, on_event: Callable[[dict[str, Any]], Any]) -> Any:
+    def channel(self, on_event: Callable[[Event], Any]) -> Any:
         if not ray.is_initialized():  # pickled for other processes than Ray's
             return super().channel(on_event)
         lab = cluster.of_this_connection()
@@ -195,12 +196,12 @@ class TrainPanel(Panel):
         interrupted = error is not None and self._interrupts is not None and self._interrupts.came
         return KeyboardInterrupt() if interrupted else error
 
-    def receive(self, event: dict[str, Any]) -> None:
+    def receive(self, event: Event) -> None:
         """Take in an event, with what only this process knows: how a rank or a validation ended."""
-        if event.get("kind") == "failure" and event.get("died"):
-            event = {**event, "text": f"{event['text']}: {ends.how_it_ended(event['died'])}"}
-        elif event.get("kind") == "validation" and not event.get("done"):
-            self._validators[event["path"]] = event.get("process")
+        if isinstance(event, Failure) and event.died:
+            event = dataclasses.replace(event, text=f"{event.text}: {ends.how_it_ended(event.died)}")
+        elif isinstance(event, Validation) and event.seconds is None:
+            self._validators[event.path] = event.process
         super().receive(event)
 
     def failure_text(self, error: BaseException) -> str:
@@ -378,8 +379,7 @@ class TrainPanel(Panel):
         self._unseen = unseen
         self._known |= news
         for path, (status, metrics) in news.items():
-            about = {"path": path, "status": status, "metrics": metrics}
-            self.receive({"kind": "checkpoint", "run": self.run_id, **about})
+            self.receive(Checkpoint(path, status, metrics, run=self.run_id))
 
     def _went_on(self) -> str:
         """Where the run went on, if one with its name had begun before."""

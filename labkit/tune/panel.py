@@ -32,6 +32,7 @@ from labkit.tune.reported import Iterations, names_of_tune, not_finite
 from labkit.tune.sweep import OVER, SweepRun, TrialState
 from labkit.tune.trials import TunerPlan
 from labkit.worker.channel import Listener
+from labkit.worker.events import Event, Parts
 from labkit.worker.mailbox import Mailbox
 from labkit.worker.trial import TrialTracker, followed
 
@@ -322,12 +323,11 @@ class SweepPanel(LivePanel):
         with _tune.trainable_replaced(self._tuner, followed(function, tracker)):
             yield
 
-    def _hear(self, event: dict[str, Any]) -> None:
+    def _hear(self, event: Event) -> None:
         """Take in how the time of a trial's steps divides."""
-        trial = self.state.trials.get(event.get("trial", ""))
-        if event.get("run") == self.run_id and trial is not None:
+        if isinstance(event, Parts) and event.run == self.run_id and event.trial in self.state.trials:
             with self.update():
-                trial.note_steps(event)
+                self.state.trials[event.trial].note_steps(event)
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         if self.interrupted():

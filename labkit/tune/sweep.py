@@ -13,6 +13,7 @@ from typing import Any
 from labkit.panel.run import Failure, Run, Thinned
 from labkit.panel.workers import WorkerState
 from labkit.runs.verdict import Verdict, verdict
+from labkit.worker.events import Parts
 
 OVER = ("finished", "stopped early", "failed")
 _POINTS_KEPT = 60  # of one trial's curve
@@ -43,13 +44,13 @@ class TrialState:
             self._verdict = verdict({"unseen": self.process.unseen, "ranks": ranks})
         return self._verdict
 
-    def note_steps(self, event: dict[str, Any]) -> None:
+    def note_steps(self, event: Parts) -> None:
         """Take in where the time of its steps went up to now."""
-        process, parts = self.process, event.get("parts", {})
-        if process.samples and parts.get("steps", 0) < process.samples[-1][0]:
+        process = self.process
+        if process.samples and event.parts.get("steps", 0) < process.samples[-1][0]:
             process.samples.clear()  # Tune has called its function once more, maybe in another process
-        process.memory = event.get("memory", process.memory)
-        process.note_parts(parts)
+        process.memory = event.memory or process.memory
+        process.note_parts(event.parts)
         self._verdict = None
 
     def to_record(self) -> dict[str, Any]:

@@ -10,8 +10,6 @@ Nothing that arrives is unpickled.
 """
 
 import contextlib
-import json
-import operator
 import os
 import queue
 import socket
@@ -22,11 +20,12 @@ from collections.abc import Callable, Iterator
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
+from labkit.worker.events import MAX_BYTES, Event, Print, Report, decode, encode
+
 _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
 _PAUSE = 0.2  # seconds between two deliveries: a call of an actor costs as much as a small model's step
 _KEEP_OPEN = 60.0  # seconds without an event after which a sender hangs up: processes are used again
 _QUEUE_SIZE = 1000  # messages; the oldest are dropped
-_MAX_MESSAGE = 1 << 18  # bytes
 _LINGER = 2000  # milliseconds that the end of a connection waits for its last messages to leave
 _FLUSH_TIMEOUT = 5.0  # seconds that the end of a training function waits for that
 
@@ -42,19 +41,19 @@ class Sender:
         self._address = address
         self._reset()
 
-    def send(self, event: dict[str, Any]) -> None:
+    def send(self, event: Event) -> None:
         """Queue one event for sending; never blocks. What JSON cannot express is dropped."""
-        message = _message(event)
+        message = encode(event)
         if self._pid != os.getpid():
             self._reset()  # forked: the connection and the thread are the parent's
         # A thousand printed lines must not push out the report of an epoch.
-        if message is None or (event.get("kind") == "print" and len(self._unsent) > _QUEUE_SIZE // 2):
+        if message is None or (isinstance(event, Print) and len(self._unsent) > _QUEUE_SIZE // 2):
             return
         self._unsent.append(message)
         if self._wake.empty():
             self._wake.put(None)
         # Ray keeps a report as soon as it has heard of it: the panel must have it before the worker can die.
-        if event.get("kind") == "report" and self._urgent.empty():
+        if isinstance(event, Report) and self._urgent.empty():
             self._urgent.put(None)
         self._start()
 
@@ -112,23 +111,6 @@ class Sender:
             self._start()  # an event came when this thread was about to end
 
 
-def _message(event: dict[str, Any]) -> bytes | None:
-    """The event as JSON; None if JSON cannot express it, or it is too long."""
-    try:
-        message = json.dumps(event, separators=(",", ":"), default=_plain, skipkeys=True).encode()
-    except Exception:  # a metric may be anything, and raise anything when it is converted
-        return None
-    return message if len(message) <= _MAX_MESSAGE else None
-
-
-def _plain(value: Any) -> int | float | str:
-    """A scalar of numpy or torch as a number, anything else as text."""
-    for convert in (operator.index, float):
-        with contextlib.suppress(TypeError, ValueError, RuntimeError):
-            return convert(value)
-    return str(value)[:200]
-
-
 class Address(NamedTuple):
     """Where a listener is, and its public key, which is left out of the repr."""
 
@@ -155,21 +137,21 @@ class Listener:
     """Passes each event to `on_event`, in a thread of its own.
 
     Args:
-        on_event: called with each JSON object. What it raises is the end of that event only.
+        on_event: called with each event. What it raises is the end of that event only.
         host: the address or the name to bind, IPv4 or IPv6; loopback unless workers run on other machines.
 
     Raises:
         OSError: this machine has no such address.
     """
 
-    def __init__(self, on_event: Callable[[dict[str, Any]], None], *, host: str = "127.0.0.1") -> None:
+    def __init__(self, on_event: Callable[[Event], None], *, host: str = "127.0.0.1") -> None:
         import zmq
 
         family, *_, (number, *_) = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         public, secret = zmq.curve_keypair()
         self._context, self._over = zmq.Context(), threading.Event()
         self._socket = self._context.socket(zmq.PULL)
-        self._socket.ipv6, self._socket.maxmsgsize = family == socket.AF_INET6, _MAX_MESSAGE
+        self._socket.ipv6, self._socket.maxmsgsize = family == socket.AF_INET6, MAX_BYTES
         self._socket.curve_server, self._socket.curve_secretkey = True, secret
         try:
             self._socket.bind(f"tcp://{f'[{number}]' if self._socket.ipv6 else number}:*")
@@ -187,10 +169,10 @@ class Listener:
         self._over.set()
         self._thread.join(seconds)
 
-    def _read(self, on_event: Callable[[dict[str, Any]], None]) -> None:
+    def _read(self, on_event: Callable[[Event], None]) -> None:
         # A worker that reports and exits at once leaves its last events in the socket.
         while self._socket.poll(100) or not self._over.is_set():
             if self._socket.poll(0):
                 with contextlib.suppress(Exception):
-                    on_event(json.loads(self._socket.recv()))
+                    on_event(decode(self._socket.recv()))
         self._context.destroy(linger=0)

@@ -26,12 +26,13 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from threading import get_ident
 from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-from labkit.worker import Tracker, group_size
+from labkit.worker import Tracker, events, group_size
 from labkit.worker.alone import SoloWatch
 from labkit.worker.loaders import notes_on
 from labkit.worker.parts import StepClocks
@@ -196,7 +197,7 @@ class Follower:
             return original(loader)
         if not self._loading:
             self._loading = True
-            self._tracker.emit("phase", name="loading")
+            self._tracker.emit(events.Phase("loading"))
         began, inner = perf_counter(), deque[int | None](maxlen=_KEPT)
         self._inside = inner
         try:
@@ -348,7 +349,7 @@ class Follower:
             if checkpoint is not None and self._tracker.rank() == 0:  # whose metrics Ray keeps
                 folder = kwargs.get("checkpoint_dir_name", args[0] if args else None)
                 for text in self._reports.notes_on(metrics, folder):
-                    self._tracker.emit("note", text=text)
+                    self._tracker.emit(events.Note(text))
             began = perf_counter()
             self.report(metrics, checkpoint=checkpoint)
             try:
@@ -395,21 +396,19 @@ class Follower:
             return
         place = self.place(metrics.get("epoch"))
         if checkpoint is not None and self._on:
-            self._tracker.emit("saved", epoch=self._epochs, step=self._steps)
+            self._tracker.emit(events.Saved(self._epochs, self._steps))
         if self._tracker.rank() == 0:
             sent = dict(metrics)
             if not self._tracker.in_worker:  # it stays in this process, unchanged
                 texts = {name: value for name, value in metrics.items() if isinstance(value, str | int)}
                 sent = numbers(metrics) | texts
-            self._tracker.emit("report", metrics=sent, epoch=metrics.get("epoch"), **place)
+            self._tracker.emit(events.Report(sent, metrics.get("epoch"), *place))
 
-    def place(self, epoch: Any) -> dict[str, int]:
-        """How far the loop is at a report of `epoch`: the passes that are over, and steps since.
-
-        Nothing for a loop whose passes are unknown.
-        """
+    def place(self, epoch: Any) -> tuple[int | None, int]:
+        """How far the loop is at a report of `epoch`: the passes that are over, None if unknown, and steps
+        since."""
         if not self._on:
-            return {}
+            return None, 0
         current, number = self._epoch, number_of(epoch)
         if current is not None:
             if current.first is not None:
@@ -425,8 +424,8 @@ class Follower:
         self._reported = number
         knows_passes = self._counts_epochs or (current is not None and current.first is not None)
         if not knows_passes and not (current is None and self._passes_made):
-            return {}
-        return {"passes": self._epochs, "step": self._epoch.steps if self._epoch is not None else 0}
+            return None, 0
+        return self._epochs, self._epoch.steps if self._epoch is not None else 0
 
     # -- what a loop calls whose optimizer has no hooks, such as Keras's --------------------------------
 
@@ -486,7 +485,7 @@ class Follower:
             one.epoch.ended = now
         if one.over and not one.batches and not self._steps and not self._empty:
             self._empty = True
-            self._tracker.emit("empty")
+            self._tracker.emit(events.Empty())
 
     def _made(self, now: float) -> None:
         epoch = self._epoch
@@ -516,14 +515,14 @@ class Follower:
         epoch = self._epoch
         return epoch is None or (epoch.first is not None and self._is_over(epoch.first))
 
-    def _send_weights(self, take: Callable[[int], dict[str, Any] | None]) -> None:
+    def _send_weights(self, take: Callable[[int], events.Weights | None]) -> None:
         look = take(self._steps)
         if look is not None:
-            self._tracker.emit("weights", **look, solo=self._solo.is_on or self._solo.has_spoken)
+            self._tracker.emit(replace(look, solo=self._solo.is_on or self._solo.has_spoken))
 
     def _look_whether_alone(self) -> None:
         for text in self._solo.look():
-            self._tracker.emit("note", text=text)
+            self._tracker.emit(events.Note(text))
 
     def _decide(self, drawn: list[Pass], now: float) -> None:
         """An optimizer has stepped: which of the passes that were drawn from are training?"""
@@ -569,24 +568,24 @@ class Follower:
         self._sent = self._sent if done else now  # an end doesn't hold back the first step after it
         if now - self._weighed > _WEIGH_EVERY:
             self._memory, self._weighed = memory(), now
-        self._tracker.emit(
-            "step",
+        step = events.Step(
             epoch=epoch.number,
-            total=epoch.total,
             step=epoch.steps,
             made=self._steps,
+            total=epoch.total,
             rows=epoch.rows if epoch.counted else None,
             seconds=max(epoch.ended - epoch.began, 0.0),
-            ago=now - epoch.ended,
             waiting=epoch.waiting,
             first_wait=first.first_wait if first is not None else 0.0,
             between=epoch.between,
+            ago=now - epoch.ended,
             metrics=numbers({"loss": self._shown} if self._may_read() else self._told),
             done=done,
             fed=first is not None or epoch.rows > 0 or not epoch.counted,
             parts=self._parts(now),
             **self._memory,
         )
+        self._tracker.emit(step)
 
     def _sums_of(self, epoch: Epoch) -> dict[str, float]:
         return {"rows": epoch.rows, "data": epoch.waiting, "computed": epoch.computing}
@@ -670,7 +669,7 @@ class Follower:
                 if self._weights is not None and self._steps:
                     self._watch_weights(self._send_weights, self._weights.end)
                 if self._epoch is None and self._epochs:  # it may have evaluated and saved after its last one
-                    self._tracker.emit("end", seconds=now - self._left, parts=self._parts(now))
+                    self._tracker.emit(events.End(now - self._left, self._parts(now)))
                 self.end_epoch()
                 self._look_whether_alone()
             elif self._on and self._epoch is not None:
@@ -788,7 +787,7 @@ def _preparing(tracker: Tracker) -> Callable:
         prepared = original(data_loader, *args, **kwargs)
         with contextlib.suppress(Exception):  # a loader may be anything, and a note is never worth an error
             for text in notes_on(data_loader, prepared):
-                tracker.emit("note", text=text)
+                tracker.emit(events.Note(text))
         return prepared
 
     return prepare_data_loader

@@ -5,11 +5,12 @@ behind Ray's own token and TLS.
 """
 
 import contextlib
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+
+from labkit.worker.events import Event, decode
 
 _KEPT = 4000  # messages, while the kernel does not ask; the oldest are dropped
 _PAUSE = 0.2  # seconds between two requests of the kernel
@@ -47,7 +48,7 @@ def _require_connection() -> None:
 class Mailbox:
     """Starts the actor, and passes each event to `on_event` in a thread of its own."""
 
-    def __init__(self, on_event: Callable[[dict[str, Any]], None], name: str) -> None:
+    def __init__(self, on_event: Callable[[Event], None], name: str) -> None:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -74,7 +75,7 @@ class Mailbox:
                     ray.kill(self._actor)  # which answers what the thread is waiting for
         self._thread.join(2.0)  # Ray must not be shut down while a thread is in one of its calls
 
-    def _read(self, on_event: Callable[[dict[str, Any]], None]) -> None:
+    def _read(self, on_event: Callable[[Event], None]) -> None:
         import ray
 
         over = False
@@ -84,8 +85,8 @@ class Mailbox:
             with contextlib.suppress(Exception):  # its process was killed, and starts again
                 messages = ray.get(self._actor.take.remote())
             for message in messages:
-                with contextlib.suppress(Exception):  # an event of another version of the lab
-                    on_event(json.loads(message))
+                with contextlib.suppress(Exception):  # a damaged event
+                    on_event(decode(message))
 
 
 def _keeper() -> type:

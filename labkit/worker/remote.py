@@ -5,11 +5,13 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from labkit.worker import Tracker, group_size
 from labkit.worker.channel import Sender
+from labkit.worker.events import Event, Print, Worker
 from labkit.worker.hooks import following
 from labkit.worker.sendable import raise_sendable
 
@@ -32,7 +34,7 @@ class RemoteTracker(Tracker):
         self._sender = None if address is None else Sender(address)
         super().__init__(run, self._pass_on)
 
-    def _pass_on(self, event: dict[str, Any]) -> None:
+    def _pass_on(self, event: Event) -> None:
         if self._sender is not None:
             self._sender.send(event)
 
@@ -49,7 +51,7 @@ class RemoteTracker(Tracker):
         if self._sender is None:
             yield
             return
-        self.emit("worker", workers=group_size())
+        self.emit(Worker(group_size()))
         before, printed = warnings.showwarning, _Tee(sys.stdout, self)
         try:
             # Ray replaces `print`, but passes text on to a stdout that is not the original one.
@@ -61,12 +63,12 @@ class RemoteTracker(Tracker):
             printed.end()
             self._sender.flush()
 
-    def send(self, **event: Any) -> None:
+    def send(self, event: Event) -> None:
         """Deliver an event that is not of a training function here, but of a callback or a validation.
 
         Such a process may end, or be used again, before the next delivery.
         """
-        self._send({"run": self._run, **event})
+        self._send(replace(event, run=self._run))
         self.flush()
 
     def flush(self) -> None:
@@ -82,7 +84,7 @@ class RemoteTracker(Tracker):
         # A `DeprecationWarning` is for the authors of a package.
         if issubclass(category, UserWarning) and self.rank() == 0:
             text = " ".join(str(message).split())[:_PRINT_WIDTH]
-            self.emit("print", text=f"warning: {text} ({Path(file).name}, line {line})")
+            self.emit(Print(f"warning: {text} ({Path(file).name}, line {line})"))
 
 
 class TrackedFunction:
@@ -116,14 +118,14 @@ class _Tee:
         self._part = _seen(self._part) + "\r" * self._part.endswith("\r")
         for line in map(_seen, lines):
             if line.strip():
-                self._owner.emit("print", text=line)
+                self._owner.emit(Print(line))
         return len(text)
 
     def end(self) -> None:
         """Send the last line, which may have no end: ``print("x", end="")``, a progress bar."""
         line, self._part = _seen(self._part), ""
         if line.strip():
-            self._owner.emit("print", text=line)
+            self._owner.emit(Print(line))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

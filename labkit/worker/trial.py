@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from labkit.worker.events import End, Event, Parts, Step
 from labkit.worker.hooks import following
 from labkit.worker.remote import RemoteTracker
 
@@ -14,10 +15,11 @@ class TrialTracker(RemoteTracker):
     in_worker = False  # a trial has no ranks
     trial = ""  # Tune's id of the one that this process runs
 
-    def emit(self, kind: str, **data: Any) -> None:
-        if kind in ("step", "end"):
-            sent = {name: data[name] for name in ("parts", "memory") if name in data}
-            super().emit(kind, trial=self.trial, **sent)
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Step):
+            super().emit(Parts(self.trial, event.parts, event.memory))
+        elif isinstance(event, End):
+            super().emit(Parts(self.trial, event.parts))
 
 
 def followed(function: Callable[[Any], Any], tracker: TrialTracker) -> Callable[[Any], Any]:

@@ -17,10 +17,12 @@ import os
 import sys
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
 from labkit.worker.alone import collectives
+from labkit.worker.events import Weights
 
 VARIABLE = "LABKIT_COMPARE_WEIGHTS"
 _OFF = ("0", "false", "no", "off")
@@ -37,7 +39,7 @@ class WeightsWatch:
     def __init__(self) -> None:
         self.is_on = os.environ.get(VARIABLE, "").strip().lower() not in _OFF
         self._looks = 0
-        self._latest: dict[str, Any] | None = None  # a look that was not sent yet
+        self._latest: Weights | None = None  # a look that was not sent yet
         self._optimizers: dict[int, weakref.ref] = {}
         # Models inside of a wrapper, each with the ids of the parameters that are averaged.
         self._wrapped: list[tuple[weakref.ref, set[int]]] = []
@@ -111,49 +113,51 @@ class WeightsWatch:
             return
         tensors = [part.detach() for _, part, _ in parameters]
         norms = _norms([*tensors, *(_gradient(part) for _, part, _ in parameters)])
-        self._latest = {
-            "number": number,
-            "steps": steps,
-            "names": [name for name, _, _ in parameters],
-            "averaged": [is_averaged for _, _, is_averaged in parameters],
-            "weights": norms[: len(tensors)],
-            "gradients": norms[len(tensors) :],
-        }
+        self._latest = Weights(
+            number=number,
+            steps=steps,
+            names=[name for name, _, _ in parameters],
+            averaged=[is_averaged for _, _, is_averaged in parameters],
+            weights=norms[: len(tensors)],
+            gradients=norms[len(tensors) :],
+        )
 
-    def begin_epoch(self, steps: int) -> dict[str, Any] | None:
+    def begin_epoch(self, steps: int) -> Weights | None:
         """Return the look at the weights before the first step of an epoch, if there is one."""
-        if self._latest is None or self._latest["steps"] != steps:
+        if self._latest is None or self._latest.steps != steps:
             self.look(steps)
-        elif not any(self._latest["gradients"]):  # the loop had set them to None when it reported
-            self._add_gradients(self._latest)
+        elif not any(self._latest.gradients):  # the loop had set them to None when it reported
+            self._latest = self._with_gradients(self._latest)
         return self._to_send(last=False)
 
-    def end(self, steps: int) -> dict[str, Any] | None:
+    def end(self, steps: int) -> Weights | None:
         """Return the look at the weights when the loop is over, if there is one of its latest step."""
         if self._probe is not None and self._has_changed():
             self._rewritten = True
-        if self._latest is None or self._latest["steps"] != steps:
+        if self._latest is None or self._latest.steps != steps:
             self.look(steps)
         return self._to_send(last=True)
 
-    def _add_gradients(self, look: dict[str, Any]) -> None:
+    def _with_gradients(self, look: Weights) -> Weights:
         parameters = list(self._parameters())
-        if self.is_on and [name for name, _, _ in parameters] == look["names"]:
-            look["gradients"] = _norms([_gradient(part) for _, part, _ in parameters])
+        if not self.is_on or [name for name, _, _ in parameters] != look.names:
+            return look
+        return replace(look, gradients=_norms([_gradient(part) for _, part, _ in parameters]))
 
-    def _to_send(self, *, last: bool) -> dict[str, Any] | None:
+    def _to_send(self, *, last: bool) -> Weights | None:
         look, self._latest = self._latest, None
         if look is None:
             return None
-        return look | {
-            "last": last,
-            "is_whole": self._is_whole and self._backwards > 0,
-            "crossed": self._crossed / max(self._backwards, 1),
-            "exchanged": self._exchanged / max(self._steps, 1),
-            "gathered": self._gathered / max(self._steps, 1),
-            "rewritten": self._rewritten,
-            "syncs_buffers": self._syncs_buffers,
-        }
+        return replace(
+            look,
+            last=last,
+            is_whole=self._is_whole and self._backwards > 0,
+            crossed=self._crossed / max(self._backwards, 1),
+            exchanged=self._exchanged / max(self._steps, 1),
+            gathered=self._gathered / max(self._steps, 1),
+            rewritten=self._rewritten,
+            syncs_buffers=self._syncs_buffers,
+        )
 
     def _parameters(self) -> Iterator[tuple[str, Any, bool]]:
         """The name or shape of each parameter, the parameter, and whether a wrapper averages it.

@@ -15,6 +15,7 @@ from labkit.errors import LabError
 from labkit.keras import PanelCallback
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
+from labkit.worker.events import Report, Step
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("course/models/")]
 
@@ -71,10 +72,10 @@ def test_steps_rows_and_epochs_are_counted(panel, model, rows):
     options = {"validation_data": (X[:10], Y[:10]), "validation_freq": 2, "verbose": 0}
     with panel:
         model.fit(rows(), epochs=2, callbacks=[follow], **options)
-    ends = [event for event in panel.events if event["kind"] == "step" and event["done"]]
-    assert [(e["epoch"], e["step"], e["rows"]) for e in ends] == [(0, 3, 60), (1, 3, 60)]
-    assert all(e["metrics"]["loss"] > 0 and e["seconds"] > 0 for e in ends)
-    reports = [event["metrics"] for event in panel.events if event["kind"] == "report"]
+    ends = [event for event in panel.events if isinstance(event, Step) and event.done]
+    assert [(end.epoch, end.step, end.rows) for end in ends] == [(0, 3, 60), (1, 3, 60)]
+    assert all(end.metrics["loss"] > 0 and end.seconds > 0 for end in ends)
+    reports = [event.metrics for event in panel.events if isinstance(event, Report)]
     # the first epoch had no validation
     assert [set(metrics) for metrics in reports] == [{"epoch", "loss"}, {"epoch", "loss", "accuracy"}]
     record = runs.latest("keras")

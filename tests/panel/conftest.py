@@ -5,6 +5,7 @@ import contextlib
 import pytest
 
 from labkit.worker.channel import Listener
+from labkit.worker.events import Event
 from labs import until
 
 
@@ -16,8 +17,8 @@ class Heard(list):
         until(lambda: len(self) >= number)
         return self
 
-    def of_kind(self, kind):
-        return [event for event in self if event["kind"] == kind]
+    def of_kind(self, kind: type[Event]):
+        return [event for event in self if isinstance(event, kind)]
 
 
 @pytest.fixture

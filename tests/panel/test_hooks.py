@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from labkit.errors import BadInput
 from labkit.worker import Tracker, hooks
+from labkit.worker.events import End, Report, Step
 from labkit.worker.hooks import following
 from labkit.worker.reports import Reports, refuse_what_json_lacks
 
@@ -236,7 +237,7 @@ def tracker(events):
 
 
 def epochs_of(events):
-    return [event for event in events if event["kind"] == "step" and event["done"]]
+    return [event for event in events if isinstance(event, Step) and event.done]
 
 
 def places():
@@ -261,16 +262,16 @@ def test_the_weights_are_the_same_to_the_last_bit_and_counts_are_those_by_hand(l
     for mine, theirs in zip(alone.weights(), seen.weights(), strict=True):
         assert torch.equal(mine, theirs)
     ends = epochs_of(events)
-    assert ends[-1]["made"] == sum(seen.steps)
+    assert ends[-1].made == sum(seen.steps)
     if loop in FIRST_TOTAL:
-        assert next(e["total"] for e in events if e["kind"] == "step") == FIRST_TOTAL[loop]
+        assert next(event.total for event in events if isinstance(event, Step)) == FIRST_TOTAL[loop]
     if loop is without_a_loader:  # no report says where its epochs end
-        assert (ends[-1]["rows"], ends[-1]["fed"]) == (0, False)
+        assert (ends[-1].rows, ends[-1].fed) == (0, False)
         return
-    assert [event["step"] for event in ends] == seen.steps
-    assert [event["epoch"] for event in ends] == list(range(len(seen.steps)))
-    assert [event["rows"] for event in ends] == seen.rows
-    assert all(0 < event["waiting"] <= event["seconds"] for event in ends)
+    assert [event.step for event in ends] == seen.steps
+    assert [event.epoch for event in ends] == list(range(len(seen.steps)))
+    assert [event.rows for event in ends] == seen.rows
+    assert all(0 < event.waiting <= event.seconds for event in ends)
 
 
 def test_waiting_is_that_of_training_passes_alone_and_begins_with_iter(tracker, events, monkeypatch):
@@ -298,7 +299,7 @@ def test_waiting_is_that_of_training_passes_alone_and_begins_with_iter(tracker, 
     with following(tracker, loop):
         loop(Hand())
     (epoch,) = epochs_of(events)
-    assert (epoch["waiting"], epoch["seconds"]) == (3 + 36, 3 + 36 + 5 * 5)
+    assert (epoch.waiting, epoch.seconds) == (3 + 36, 3 + 36 + 5 * 5)
 
 
 def test_what_a_loop_does_after_each_epoch_is_counted_after_the_last_one_too(tracker, events, monkeypatch):
@@ -314,8 +315,8 @@ def test_what_a_loop_does_after_each_epoch_is_counted_after_the_last_one_too(tra
             hooks.current().report({"loss": 1.0})
             clock.now += 2
     first, *later = epochs_of(events)
-    assert first["between"] == 0 and [event["between"] for event in later] == [9, 9]
-    assert [event["seconds"] for event in events if event["kind"] == "end"] == [9]
+    assert first.between == 0 and [event.between for event in later] == [9, 9]
+    assert [event.seconds for event in events if isinstance(event, End)] == [9]
 
 
 def test_the_live_loss_is_what_backward_is_called_on(tracker, events):
@@ -327,11 +328,11 @@ def test_the_live_loss_is_what_backward_is_called_on(tracker, events):
 
     with following(tracker, loop):
         loop(Hand(), torch.amp.GradScaler("cpu", enabled=False))
-    assert epochs_of(events)[0]["metrics"] == {"loss": 4.0}
+    assert epochs_of(events)[0].metrics == {"loss": 4.0}
     events.clear()
     with following(tracker, loop):
         loop(Hand(), torch.amp.GradScaler("cpu"))
-    assert epochs_of(events)[0]["metrics"] == {}
+    assert epochs_of(events)[0].metrics == {}
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -348,10 +349,10 @@ def test_no_hook_is_left_after_an_error_and_how_far_it_came_is_known(tracker, ev
     with pytest.raises(error), following(tracker, loop):
         loop()
     assert places() == before and hooks._following == []
-    assert (events[-1]["step"], events[-1]["done"]) == (3, False)
+    assert (events[-1].step, events[-1].done) == (3, False)
 
     def interrupted(event):
-        if event.get("done"):
+        if isinstance(event, Step) and event.done:
             raise error
 
     with pytest.raises(error), following(Tracker("run", interrupted)):
@@ -377,6 +378,7 @@ LATE = """
 import sys
 from labkit.worker.hooks import following
 from labkit.worker import Tracker
+from labkit.worker.events import Step
 assert "torch" not in sys.modules
 events, before = [], list(sys.meta_path)
 def loop():
@@ -390,7 +392,7 @@ def loop():
 with following(Tracker("run", events.append), loop):
     loop()
 assert sys.meta_path == before
-print([(event["step"], event["rows"]) for event in events if event["kind"] == "step" and event["done"]])
+print([(event.step, event.rows) for event in events if isinstance(event, Step) and event.done])
 """
 
 
@@ -414,7 +416,7 @@ def test_an_error_in_a_step_that_the_loop_survives(tracker, events):
             hand.optimizer.fails = number == 1
             with contextlib.suppress(RuntimeError):
                 hand.step(batch)
-    assert epochs_of(events)[0]["step"] == hand.steps[0] == 4
+    assert epochs_of(events)[0].step == hand.steps[0] == 4
 
 
 def by_lightning(loaders):
@@ -457,7 +459,7 @@ def test_a_loop_by_lightning(tracker, events):
     with following(tracker, by_lightning):
         seen = by_lightning(loaders)
     assert all(map(torch.equal, alone, seen))
-    assert [(e["step"], e["total"], e["rows"]) for e in epochs_of(events)] == [(3, 3, 36)] * 2
+    assert [(event.step, event.total, event.rows) for event in epochs_of(events)] == [(3, 3, 36)] * 2
 
 
 # -- metrics that Ray can't keep ------------------------------------------------------------------------
@@ -552,5 +554,5 @@ def test_a_report_tells_how_many_passes_are_over_and_what_was_made_since(tracker
                 if number == 2:
                     hooks.current().report({"loss": 1.0})
             hooks.current().report({"loss": 1.0})
-    places = [(event.get("passes"), event.get("step")) for event in events if event["kind"] == "report"]
-    assert places == [(None, None), (0, 3), (1, 0), (1, 3), (2, 0)]
+    places = [(event.passes, event.step) for event in events if isinstance(event, Report)]
+    assert places == [(None, 0), (0, 3), (1, 0), (1, 3), (2, 0)]

@@ -13,6 +13,7 @@ from ray.util import state
 
 from labkit import process_info
 from labkit.worker.channel import Sender
+from labkit.worker.events import Event, Note
 from labkit.worker.mailbox import Mailbox
 from labs import until
 
@@ -32,8 +33,8 @@ def box(lab, heard):
 def work(address, who):
     sender = Sender(address)
     for n in range(300):
-        sender.send({"kind": "step", "who": who, "n": n})
-    child = multiprocessing.get_context("fork").Process(target=sender.send, args=[{"who": "fork"}])
+        sender.send(Note(who, rank=n))
+    child = multiprocessing.get_context("fork").Process(target=sender.send, args=[Note("fork")])
     child.start()  # as a data loader's, which may print
     child.join(90)
     return sender.flush(90), child.exitcode
@@ -43,8 +44,8 @@ def test_events_of_several_workers_arrive_complete_and_in_order(box, heard):
     assert ray.get([work.remote(box.address, who) for who in "ab"]) == [(True, 0)] * 2
     box.close(90)
     for who in "ab":
-        assert [event["n"] for event in heard if event["who"] == who] == list(range(300))
-    assert {event["who"] for event in heard} == {"a", "b"}
+        assert [event.rank for event in heard if event.text == who] == list(range(300))
+    assert {event.text for event in heard} == {"a", "b"}
 
 
 def test_the_actor_is_where_the_kernel_is(lab, box):
@@ -57,20 +58,20 @@ def test_the_actor_is_where_the_kernel_is(lab, box):
 def test_an_actor_that_is_lost_is_replaced(box, heard, monkeypatch):
     monkeypatch.setattr("labkit.worker.channel._RETRY_AFTER", 0.1)
     sender = Sender(box.address)
-    sender.send({"n": 1})
+    sender.send(Event(rank=1))
     until(lambda: heard)
     ray.kill(box._actor, no_restart=False)
-    until(lambda: sender.send({"n": 2}) or {"n": 2} in heard)
+    until(lambda: sender.send(Event(rank=2)) or Event(rank=2) in heard)
 
 
 def test_a_panel_that_is_closed_ends_the_actor_and_disturbs_no_worker(lab, heard):
     box = Mailbox(heard.append, "closed")
     sender = Sender(box.address)
-    sender.send({"n": 1})
+    sender.send(Event(rank=1))
     until(lambda: heard)
     box.close()
-    sender.send({"n": 2})
-    assert not sender.flush(5) or heard == [{"n": 1}]
+    sender.send(Event(rank=2))
+    assert not sender.flush(5) or heard == [Event(rank=1)]
     box.close()
     until(lambda: not named("closed"))
 

@@ -17,9 +17,11 @@ from labkit.panel.reporters import NullReporter
 from labkit.panel.shown import Shown
 from labkit.runs import record as records
 from labkit.settings import Settings
+from labkit.worker.events import Failure, Phase, Print
 from labkit.worker.hooks import current
 from labkit.worker.remote import RemoteTracker, TrackedFunction
 from labs import until
+from runs_told import event
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +113,7 @@ def test_a_failure_that_arrives_last_is_the_only_one(panel, monkeypatch):
             self.on_event = on_event
 
         def close(self):
-            self.on_event({"kind": "failure", "run": panel.run_id, "rank": 1, "text": "ValueError: boom"})
+            self.on_event(Failure("ValueError: boom", run=panel.run_id, rank=1))
 
     monkeypatch.setattr(panel, "channel", Late)
     with pytest.raises(RuntimeError), panel:
@@ -185,16 +187,16 @@ def test_a_second_run_is_a_new_one(panel, settings):
         train(panel)
         with pytest.raises(BadInput, match="is open already"), panel:
             pass
-        panel.receive({"kind": "print", "run": panel.run_id, "text": "in time"})
+        panel.receive(Print("in time", run=panel.run_id))
     first, first_state = panel.run_id, panel.state
-    panel.receive({"kind": "print", "run": first, "text": "too late"})
+    panel.receive(Print("too late", run=first))
     with panel:
         assert panel.run_id != first
         assert (panel.state.history, panel.state.workers, panel.state.status) == ([], {}, "running")
-        for run in (first, None, "another"):
-            panel.receive({"kind": "print", "run": run, "text": "stale"})
+        for run in (first, "", "another"):
+            panel.receive(Print("stale", run=run))
         for ahead in (-100_000, 100_000):  # clocks of other machines differ
-            panel.receive({"kind": "phase", "run": panel.run_id, "name": "a", "at": time.time() + ahead})
+            panel.receive(Phase("a", run=panel.run_id, at=time.time() + ahead))
     assert all(0 <= seconds < 60 for seconds in panel.state.phase_seconds().values())
     assert len(first_state.history) == 2 and list(first_state.prints) == ["in time"]
     assert panel.state.printed == 0 and len(records.find(settings.home)) == 2
@@ -264,11 +266,10 @@ def test_a_panel_that_may_be_open_once_travels_as_text_and_its_clock_moves_where
 
 def test_a_failure_from_which_a_run_went_on_is_not_what_ended_it(panel, settings):
     worker = {"run": panel.run_id, "node": "head"}
-    counts = {"epoch": 0, "step": 1, "made": 1, "rows": 0, "seconds": 0.0, "waiting": 0.0}
     with pytest.raises(KeyError), panel:
-        panel.receive({**worker, "kind": "step", "pid": 100, **counts})
-        panel.receive({**worker, "kind": "failure", "pid": 100, "text": "loop\n" * 30 + "OSError: gone"})
-        panel.receive({**worker, "kind": "step", "pid": 200, **counts})  # in its place
+        panel.receive(event("step", pid=100, **worker))
+        panel.receive(Failure("loop\n" * 30 + "OSError: gone", pid=100, **worker))
+        panel.receive(event("step", pid=200, **worker))  # in its place
         {}["acuracy"]
     assert [failure.message for failure in panel.state.failures] == ["OSError: gone", "KeyError: 'acuracy'"]
     assert records.find(settings.home)[0].error == "KeyError: 'acuracy'"

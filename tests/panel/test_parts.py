@@ -14,7 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from labkit.panel.training import TrainingRun
 from labkit.runs.verdict import COLUMNS
 from labkit.worker import Tracker
+from labkit.worker.events import End, Step
 from labkit.worker.hooks import current, following
+from runs_told import event
 
 pytestmark = pytest.mark.slow
 ROWS = torch.rand(64, 8, generator=torch.Generator().manual_seed(0))
@@ -48,9 +50,13 @@ def net():
     return torch.nn.Linear(8, 1)
 
 
+def all_parts(events):
+    return [event.parts for event in events if isinstance(event, Step | End)]
+
+
 def parts_of(events):
     """The sums over all steps but the first."""
-    first, *_, last = [event["parts"] for event in events if event.get("parts", {}).get("steps")]
+    first, *_, last = [parts for parts in all_parts(events) if parts.get("steps")]
     assert first["steps"] == 1
     return {name: last[name] - first[name] for name in last}
 
@@ -138,9 +144,7 @@ def test_a_loop_without_backward_has_no_parts():
         for (x,) in DataLoader(TensorDataset(ROWS), batch_size=8):
             model.weight.grad = torch.autograd.grad(model(x).sum(), model.weight)[0]
             optimizer.step()
-    assert {event["parts"]["unseen"] for event in events if "parts" in event} == {
-        "where no backward() is seen"
-    }
+    assert {parts["unseen"] for parts in all_parts(events)} == {"where no backward() is seen"}
 
 
 def files_of_the_run_queue():
@@ -258,7 +262,7 @@ def test_who_waits_for_the_other_is_seen_and_the_weights_stay_the_same(loop):
 def test_where_waiting_cannot_be_told_there_are_no_parts(loop, why):
     events, _ = on_two_ranks(loop)
     for of_rank in events:
-        (unseen,) = {event["parts"]["unseen"] for event in of_rank if "parts" in event}
+        (unseen,) = {parts["unseen"] for parts in all_parts(of_rank)}
         assert why in unseen
 
 
@@ -272,13 +276,8 @@ def test_the_samples_are_thinned_and_the_last_one_is_kept():
     for step in range(1, 500):
         parts = {**sums, "steps": step, "wall": step / 10}
         for rank in range(2):
-            state.apply(
-                {
-                    "kind": "step", "at": 1.0 + step, "rank": rank, "pid": rank, "node": "", "epoch": 0,
-                    "step": step, "made": step, "rows": step, "seconds": 1.0 * step, "waiting": 0.0,
-                    "memory": 1000, "parts": parts,
-                }
-            )  # fmt: skip
+            counts = {"step": step, "made": step, "rows": step, "seconds": 1.0 * step, "parts": parts}
+            state.apply(event("step", at=1.0 + step, rank=rank, pid=rank, memory=1000, **counts))
     for samples in state.to_record()["parts"]["ranks"].values():
         steps = [sample[0] for sample in samples]
         assert len(steps) <= 48 and steps[0] == 1 and steps[-1] == 499 and steps == sorted(steps)

@@ -19,6 +19,7 @@ import pytest
 
 from labkit.settings import NODE_NAME
 from labkit.worker import Tracker
+from labkit.worker.events import Print, Report, Step, Worker, encode
 from labkit.worker.hooks import memory, numbers
 from labkit.worker.remote import RemoteTracker, TrackedFunction
 from labkit.worker.rows import of_columns
@@ -46,8 +47,8 @@ def test_every_event_says_whose_it_is(monkeypatch, variables, rank):
     for name, value in {**variables, NODE_NAME: "node-2"}.items():
         monkeypatch.setenv(name, value)
     events = []
-    Tracker("run-1", events.append).emit("report", metrics={"loss": 0.25})
-    (event,) = json.loads(json.dumps(events))
+    Tracker("run-1", events.append).emit(Report({"loss": 0.25}))
+    (event,) = (json.loads(encode(event)) for event in events)
     assert (event["run"], event["rank"], event["node"]) == ("run-1", rank, "node-2") and event["pid"] > 0
 
 
@@ -133,7 +134,7 @@ def test_a_remote_tracker_greets_when_its_function_begins(listener, heard, stdou
     assert tracked({"x": 1}, extra=2) == 3
     assert sys.stdout is stdout  # a worker process that is used again prints as it did before
     listener.close(90)
-    assert [(event["kind"], event["run"]) for event in heard] == [("worker", "run-1"), ("print", "run-1")]
+    assert [(type(event), event.run) for event in heard] == [(Worker, "run-1"), (Print, "run-1")]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -145,8 +146,8 @@ def test_a_process_that_a_worker_forks_may_print_and_is_no_worker(listener, hear
         child = multiprocessing.get_context("fork").Process(target=print, args=("from a loader",))
         child.start()
         child.join(90)
-        until(lambda: heard.of_kind("print"))
-    assert [event["kind"] for event in heard] == ["worker", "print"]
+        until(lambda: heard.of_kind(Print))
+    assert [type(event) for event in heard] == [Worker, Print]
 
 
 def test_prints_go_on_and_are_sent_once_per_line(listener, heard, stdout):
@@ -163,17 +164,17 @@ def test_prints_go_on_and_are_sent_once_per_line(listener, heard, stdout):
         print("two", "words", end="", flush=True)
         print(" and more\n\nthree")
         print("é 😀 \udc80 \x1b[31mred\x1b[0m \x00")
-        tracker.emit("report", metrics=numbers({"loss": Chatty()}))
+        tracker.emit(Report(numbers({"loss": Chatty()})))
         for k in range(2000):  # a progress bar; what was written over is not sent, and long lines are cut
             print(f"\rstep {k}", end="")
         print("." * 100_000)
     assert stdout.getvalue().startswith("two words and more\n\nthree\né 😀")
     assert len(stdout.getvalue()) > 100_000
-    until(lambda: len(heard.of_kind("print")) == 5)
-    first, second, third, reading, bar = (event["text"] for event in heard.of_kind("print"))
+    until(lambda: len(heard.of_kind(Print)) == 5)
+    first, second, third, reading, bar = (event.text for event in heard.of_kind(Print))
     assert (first, second, reading) == ("two words and more", "three", "reading") and third.startswith("é 😀")
     assert bar.startswith("step 1999....") and len(bar) == 2000
-    assert heard.of_kind("report")[0]["metrics"] == {"loss": 1.0}
+    assert heard.of_kind(Report)[0].metrics == {"loss": 1.0}
 
 
 def test_a_last_line_without_an_end_is_sent(listener, heard, stdout):
@@ -183,7 +184,7 @@ def test_a_last_line_without_an_end_is_sent(listener, heard, stdout):
         print("\rstep 1", end="")
         print("\rstep 2 of 2", end="")
     listener.close(90)
-    assert [event["text"] for event in heard.of_kind("print")] == ["first", "step 2 of 2"]
+    assert [event.text for event in heard.of_kind(Print)] == ["first", "step 2 of 2"]
 
 
 def test_a_warning_for_who_wrote_the_function_is_sent_by_rank_0(listener, heard, monkeypatch, recwarn):
@@ -195,9 +196,9 @@ def test_a_warning_for_who_wrote_the_function_is_sent_by_rank_0(listener, heard,
             warnings.warn(f"shapes of rank {rank}\n  do not fit", UserWarning, stacklevel=1)
             warnings.warn("an old name", DeprecationWarning, stacklevel=1)
     assert warnings.showwarning is before
-    until(lambda: len(heard.of_kind("worker")) == 2)
+    until(lambda: len(heard.of_kind(Worker)) == 2)
     listener.close(90)
-    [text] = [event["text"] for event in heard.of_kind("print")]
+    [text] = [event.text for event in heard.of_kind(Print)]
     assert re.fullmatch(r"warning: shapes of rank 0 do not fit \(test_tracking\.py, line \d+\)", text)
     assert len(recwarn) == 4  # all are shown as ever
 
@@ -228,5 +229,5 @@ def test_a_worker_needs_the_standard_library_and_what_sends_its_events(listener,
     sent = pickle.dumps(RemoteTracker("run-1", listener.address))
     subprocess.run([sys.executable, "-c", BARE], input=sent, timeout=200, check=True)
     listener.close(90)
-    assert [event["kind"] for event in heard] == ["worker", "print", "step", "step"]
-    assert (heard[-1]["rows"], heard[-1]["metrics"], heard[-1]["done"]) == (8, {"loss": 0.5}, True)
+    assert [type(event) for event in heard] == [Worker, Print, Step, Step]
+    assert (heard[-1].rows, heard[-1].metrics, heard[-1].done) == (8, {"loss": 0.5}, True)

@@ -25,6 +25,7 @@ from torch.utils.data import (
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel
 from labkit.worker import Tracker
+from labkit.worker.events import Note
 from labkit.worker.hooks import following
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/")]
@@ -207,7 +208,7 @@ def notes_of(loop):
     tracker.in_worker = True
     with following(tracker):
         loop()
-    return [event["text"] for event in events if event["kind"] == "note"]
+    return [event.text for event in events if isinstance(event, Note)]
 
 
 def all_of_them(config):
@@ -250,7 +251,7 @@ def prepares(config):
         events.clear()
         with following(tracker, prepares):
             prepared = prepare_data_loader(loader, **options)
-        return [event["text"] for event in events if event["kind"] == "note"], next(iter(prepared))[0].shape
+        return [event.text for event in events if isinstance(event, Note)], next(iter(prepared))[0].shape
 
     seen = {name: notes(DataLoader(NUMBERS, 8, sampler=make())) for name, (make, _) in SAMPLERS.items()}
     batches = BatchSampler(SequentialSampler(NUMBERS), 8, False)
@@ -266,7 +267,7 @@ def prepares(config):
     events.clear()
     with following(tracker, all_of_them):
         elsewhere.prepare_data_loader(DataLoader(NUMBERS, batch_sampler=batches))
-    seen["elsewhere"] = [event["text"] for event in events if event["kind"] == "note"], None
+    seen["elsewhere"] = [event.text for event in events if isinstance(event, Note)], None
     assert elsewhere.prepare_data_loader is prepare_data_loader
     ahead = {"num_workers": 1, "persistent_workers": True, "prefetch_factor": 4}
     seen["ahead"] = notes(DataLoader(NUMBERS, 8, **ahead))

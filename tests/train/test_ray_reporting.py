@@ -35,6 +35,7 @@ from labkit.settings import Settings
 from labkit.train import TrainPanel
 from labkit.train.callbacks import ReportCallback, first_failure
 from labkit.worker import hooks
+from labkit.worker.events import Failure
 from labkit.worker.mailbox import Mailbox
 from labs import held_cpus, idle, interrupt_when, until
 
@@ -478,7 +479,7 @@ def test_a_run_that_failed_shows_the_rank_whose_failure_caused_the_others(tmp_pa
     failures = {0: LOST_PEER, 3: LOST_PEER, 12: OWN, 20: RuntimeError("Broken pipe")}
     if heard:
         rank, text, _ = first_failure(failures)
-        panel.receive({"kind": "failure", "run": panel.run_id, "rank": rank, "text": text})
+        panel.receive(Failure(text, run=panel.run_id, rank=rank))
     panel.keep_failure(failed_by(failures))
     [failure] = panel.state.failures
     assert (failure.rank, failure.message) == (12, "ArithmeticError: the loss is not a number")
@@ -489,8 +490,8 @@ def test_a_run_without_a_cluster_of_the_lab_has_rays_word_on_a_death(tmp_path):
     panel = TrainPanel("run", settings=Settings(home=tmp_path), reporter=NullReporter())
     panel.state.start()
     for rank, died in ((0, LOST), (1, FULL), (2, DEAD)):
-        event = {"kind": "failure", "run": panel.run_id, "rank": rank, "text": f"rank {rank} is gone"}
-        panel.receive(event | {"died": str(died.health_check_failure)})
+        died = str(died.health_check_failure)
+        panel.receive(Failure(f"rank {rank} is gone", died, run=panel.run_id, rank=rank))
     assert [failure.text for failure in panel.state.failures] == [
         "rank 0 is gone: its node was lost",
         "rank 1 is gone: Ray killed it, because its node was running low on memory",

@@ -14,6 +14,7 @@ from weights_loops import GOOD, PLANTED
 from labkit.machine import free_port
 from labkit.panel.training import TrainingRun
 from labkit.panel.training_view import shown
+from labkit.worker.events import Weights, decode
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/", "labkit/panel/")]
 
@@ -37,14 +38,14 @@ def run_both(folder, names, **variables):
     errors = [rank.communicate(timeout=300)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
     of_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
-    return {name: [events[name] for events in of_rank] for name in names}
+    return {name: [[*map(decode, events[name])] for events in of_rank] for name in names}
 
 
 def notes_of(events, engine="Ray Train"):
     """What the panel of a run says at the end; the ranks' events come in the order of their times."""
     run = TrainingRun("run", engine=engine, world_size=2)
     run.start()
-    for event in sorted((event for rank in events for event in rank), key=lambda event: event["at"]):
+    for event in sorted((event for rank in events for event in rank), key=lambda event: event.at):
         run.apply(event)
     return shown(run, run.now()).notes
 
@@ -65,7 +66,7 @@ def test_no_word_on_a_loop_that_is_right(told, loop):
 
 def test_the_comparison_can_be_turned_off(tmp_path):
     events = run_both(tmp_path, ["not_wrapped"], LABKIT_COMPARE_WEIGHTS="0")["not_wrapped"]
-    assert not [event for rank in events for event in rank if event["kind"] == "weights"]
+    assert not [event for rank in events for event in rank if isinstance(event, Weights)]
     assert notes_of(events) == []
 
 
@@ -73,14 +74,12 @@ def test_a_note_goes_when_the_weights_are_the_same_again():
     """Some methods average the weights after several epochs."""
     run = TrainingRun("run", engine="Ray Train", world_size=2)
     run.start()
-    seen = {"is_whole": True, "crossed": 0.0, "exchanged": 0.0, "gathered": 0.0, "rewritten": False}
-    seen |= {"syncs_buffers": False, "solo": False, "names": ["weight"], "averaged": [False]}
+    seen = {"is_whole": True, "names": ["weight"], "averaged": [False]}
     notes = []
     for number, norms in enumerate(([1, 1], [2, 3], [3, 4], [5, 5])):
         for rank, norm in enumerate(norms):
-            where = {"rank": rank, "pid": rank, "node": "head", "at": run.now()}
-            look = {"number": number, "last": False, "steps": 4 * number, "gradients": [0.1 + rank]}
-            run.apply({"kind": "weights", **where, **look, **seen, "weights": [float(norm)]})
+            seen |= {"number": number, "steps": 4 * number, "gradients": [0.1 + rank], "at": run.now()}
+            run.apply(Weights(**seen, weights=[float(norm)], rank=rank, pid=rank))
         notes.append(shown(run, run.now()).notes)
     assert [len(told) for told in notes] == [0, 0, 1, 0]
     assert "DistributedDataParallel(model)" not in notes[2][0]

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel as Wrapper
 from torch.utils.data import DataLoader, TensorDataset
 
 from labkit.worker import Tracker
+from labkit.worker.events import Worker, encode
 from labkit.worker.hooks import following
 
 RANK = int(os.environ.get("RANK", 0))
@@ -642,7 +643,7 @@ def events_of(loop):
     events = []
     tracker = Tracker("run", events.append)
     tracker.in_worker = True
-    tracker.emit("worker", workers=2)
+    tracker.emit(Worker(2))
     with following(tracker) as _:
         from labkit.worker.hooks import current
 
@@ -656,7 +657,7 @@ def main(path, *names):
     distributed.init_process_group("gloo")
     told = {}
     for name in names:
-        told[name] = events_of(globals()[name])
+        told[name] = [encode(event).decode() for event in events_of(globals()[name])]
         distributed.barrier()
     with open(path, "w") as file:
         json.dump(told, file)

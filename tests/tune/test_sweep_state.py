@@ -12,6 +12,7 @@ from labkit.panel.reporters import TextReporter
 from labkit.runs.verdict import COLUMNS
 from labkit.tune.sweep import SweepRun, TrialState
 from labkit.tune.sweep_view import best_line, shown
+from labkit.worker.events import Parts
 from steps_told import rank, told
 
 
@@ -110,11 +111,11 @@ def test_a_trial_names_why_its_steps_are_slow():
     trial = TrialState(0)
     assert "verdict" not in trial.to_record()
     for sample in told(rank(data=0.03), exchange=0.0)["ranks"]["0"]:
-        trial.note_steps({"parts": dict(zip(COLUMNS, sample, strict=True)), "memory": 1000})
+        trial.note_steps(Parts("a", dict(zip(COLUMNS, sample, strict=True)), 1000))
     run = SweepRun("05", trials={"a": trial})
     assert shown(run, run.started_at).tables[0].rows[0][-1] == ("dim", "waiting · data")
     record = json.loads(json.dumps(trial.to_record()))
     assert record["verdict"]["causes"][0]["detail"] == "waiting"
     # Tune calls its function once more, perhaps in another process.
-    trial.note_steps({"parts": {**dict.fromkeys(COLUMNS, 0.0), "steps": 1.0}})
+    trial.note_steps(Parts("a", dict.fromkeys(COLUMNS, 0.0) | {"steps": 1.0}))
     assert len(trial.process.samples) == 1 and trial.verdict.name == "unknown"
