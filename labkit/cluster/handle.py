@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from labkit import interrupts
 from labkit.cluster import connection
-from labkit.cluster.capacity import Node, check_worker_capacity
+from labkit.cluster.capacity import OF_A_NODE, Node, check_worker_capacity
 from labkit.display import cards
 from labkit.display.formatting import size
 from labkit.errors import LabError
@@ -212,12 +212,7 @@ def _as_node(entry: dict[str, Any]) -> Node:
         id=entry["NodeID"],
         alive=entry["Alive"],
         # Ray counts internals among the resources ("node:10.0.0.7"); no learner asks for those.
-        resources={name: amount for name, amount in resources.items() if ":" not in name},
+        resources={name: amount for name, amount in resources.items() if not name.startswith(OF_A_NODE)},
         address=entry["NodeManagerAddress"],
         labels=dict(entry.get("Labels", {})),
-        accelerators=frozenset(
-            name.removeprefix("accelerator_type:")
-            for name in resources
-            if name.startswith("accelerator_type:")
-        ),
     )
