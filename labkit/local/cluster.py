@@ -60,7 +60,7 @@ def start(
         LabError: a node did not start, or an argument has a value that cannot work.
         RunStopped: the reader interrupted; nothing is left running.
     """
-    settings = Settings.given(settings)
+    settings = settings or Settings.from_env()
     modules = modules_of(preload)
     expect_int("start a cluster", "nodes", 1 if nodes is None else nodes)
     expect_int("start a cluster", "cpus_per_node", 1 if cpus_per_node is None else cpus_per_node)

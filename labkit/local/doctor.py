@@ -10,12 +10,12 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 import psutil
 
-from labkit import machine
+from labkit import _spark, machine
 from labkit.diagnosis import Diagnosis, Finding
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
@@ -28,47 +28,23 @@ _EXTRAS = ("lessons", "tensorflow", "spark", "recipes")
 _INSTALL = f"make setup, or: pip install -c constraints.txt -e '.[{','.join(_EXTRAS)}]'"
 
 
-def _never(_: str) -> bool:
-    return False
-
-
-def _is_true(value: str) -> bool:
-    return value.lower() in ("1", "true")
-
-
-def _is_false(value: str) -> bool:
-    return value.lower() in ("0", "false")
-
-
 _LAUNCHED = "another launcher's (torchrun, Slurm), by which torch would look for ranks that are not there"
-_CONNECT = "pyspark would use Spark Connect, and TorchDistributor (lesson 07) can't"
-# (variable, whether a value does no harm, what it does otherwise)
-_ELSEWHERE: tuple[tuple[str, Callable[[str], bool], str], ...] = (
-    ("RAY_TRAIN_V2_ENABLED", _is_true, "the lab needs the second version of Ray Train, which is the default"),
-    ("SPARK_REMOTE", _never, _CONNECT),
-    ("SPARK_API_MODE", lambda value: value.lower() == "classic", _CONNECT),
-    ("SPARK_CONNECT_MODE_ENABLED", _is_false, _CONNECT),
-    (
-        "PYSPARK_SUBMIT_ARGS",
-        lambda value: value == "pyspark-shell",
-        "Spark (lesson 07) would start with these options instead of the lab's",
+# Variable: (values that do no harm, what others do)
+_ELSEWHERE: dict[str, tuple[Sequence[str], str]] = {
+    "RAY_TRAIN_V2_ENABLED": (
+        ("1", "true"),
+        "the lab needs the second version of Ray Train, which is the default",
     ),
-    ("PYSPARK_GATEWAY_PORT", _never, "pyspark (lesson 07) would look for the Java of another shell"),
-    (
-        "KERAS_BACKEND",
-        lambda value: value.lower() == "tensorflow",
-        "lesson 04 trains with Keras on TensorFlow",
-    ),
-    ("RANK", _never, _LAUNCHED),
-    ("WORLD_SIZE", _never, _LAUNCHED),
-    ("LOCAL_RANK", _never, _LAUNCHED),
-    ("TF_CONFIG", _never, "TensorFlow (lesson 04) would wait for the cluster that it describes"),
-    (
-        "GLOO_SOCKET_IFNAME",
-        lambda value: value in psutil.net_if_addrs(),
+    "KERAS_BACKEND": (("tensorflow",), "lesson 04 trains with Keras on TensorFlow"),
+    "RANK": ((), _LAUNCHED),
+    "WORLD_SIZE": ((), _LAUNCHED),
+    "LOCAL_RANK": ((), _LAUNCHED),
+    "TF_CONFIG": ((), "TensorFlow (lesson 04) would wait for the cluster that it describes"),
+    "GLOO_SOCKET_IFNAME": (
+        tuple(psutil.net_if_addrs()),
         "this machine has no network interface of that name, and torch's ranks can't meet",
     ),
-)
+}
 
 
 def doctor(settings: Settings | None = None) -> Diagnosis:
@@ -102,12 +78,15 @@ def _variables(_: Settings) -> Iterator[Finding]:
 
 def _of_other_tutorials(_: Settings) -> Iterator[Finding]:
     """Look for variables that engines read, and that were set for something other than the lessons."""
-    for name, is_fine, effect in _ELSEWHERE:
+    for name, (harmless, effect) in _ELSEWHERE.items():
         value = os.environ.get(name, "").strip()
-        if value and not is_fine(value):
+        if value and value not in harmless and value.lower() not in harmless:
             # Lesson 03 and all later ones need Ray Train, and so it blocks.
             blocking = name == "RAY_TRAIN_V2_ENABLED"
             yield Finding("variables", False, f"{name} is set: {effect}", f"unset {name}", blocking)
+    for name in _spark.in_the_way():
+        text = f"{name} is set: it leads Spark (lesson 07) elsewhere, or to nowhere"
+        yield Finding("variables", False, text, f"unset {name}")
 
 
 def _temporary(_: Settings) -> Iterator[Finding]:

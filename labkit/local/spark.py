@@ -13,13 +13,13 @@ import contextlib
 import json
 import os
 import secrets
-import socket
 import sys
 from importlib import util
 from pathlib import Path
 
 import psutil
 
+from labkit import _spark
 from labkit.errors import BadInput, LabError, expect_installed
 from labkit.files import private_file
 from labkit.local import java, temporary
@@ -78,7 +78,7 @@ def prepare(*, settings: Settings | None = None) -> None:
     """
     expect_installed("start Spark", "pyspark")
     _refuse_what_is_in_the_way()
-    lab = Lab(Settings.given(settings).make_home())
+    lab = Lab((settings or Settings.from_env()).make_home())
     folder = folder_of(lab.home)
     pyspark = util.find_spec("pyspark")
     assert pyspark is not None and pyspark.origin is not None
@@ -154,32 +154,10 @@ def _link(link: Path, target: Path) -> None:
 
 def _refuse_what_is_in_the_way() -> None:
     """Raise `BadInput` if a variable that another tutorial has set makes `SparkSession.builder` fail."""
-    variables = [name for name in _in_the_way() if name in os.environ]
+    variables = _spark.in_the_way()
     if not variables:
         return
     values = " and ".join(f"{name}={os.environ[name]!r}" for name in variables)
-    plural = len(variables) > 1
-    fact = f"{values}, which another tutorial has set, {'are' if plural else 'is'} in the way"
+    fact = f"another tutorial has set {values}, which leads Spark elsewhere"
     names = ", ".join(f'os.environ["{name}"]' for name in variables)
     raise BadInput("start Spark on this machine", fact, f"import os; del {names}, then run the cell again")
-
-
-def _in_the_way() -> list[str]:
-    """List the variables that lead `SparkSession.builder` elsewhere, or to nowhere."""
-    names = ["SPARK_REMOTE"]  # a Spark Connect server
-    if os.environ.get("SPARK_API_MODE", "").lower() != "classic":
-        names.append("SPARK_API_MODE")
-    if "SPARK_CONNECT_MODE_ENABLED" in os.environ:
-        names.append("SPARK_CONNECT_MODE_ENABLED")
-    if "pyspark-shell" not in os.environ.get("PYSPARK_SUBMIT_ARGS", "").split():
-        names.append("PYSPARK_SUBMIT_ARGS")  # spark-submit misses what it should run
-    if not _is_open(os.environ.get("PYSPARK_GATEWAY_PORT", "")):
-        names += ["PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"]  # of a shell that has ended
-    return names
-
-
-def _is_open(port: str) -> bool:
-    with contextlib.suppress(OSError, ValueError, OverflowError):
-        socket.create_connection(("127.0.0.1", int(port)), timeout=1).close()
-        return True
-    return False

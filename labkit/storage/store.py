@@ -182,7 +182,7 @@ def connect(
     """
     attempt = "connect to an object store"
     expect_installed(attempt, "s3fs", "pyarrow")
-    settings = Settings.given(settings)
+    settings = settings or Settings.from_env()
     url = str(endpoint or settings.s3_endpoint or "").rstrip("/")
     shown = without_credentials(url)
     if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
