@@ -90,7 +90,7 @@ def _of_other_tutorials(_: Settings) -> Iterator[Finding]:
 
 
 def _temporary(_: Settings) -> Iterator[Finding]:
-    """Look at the folder for temporary files. What the lab starts gets one that fits, a notebook doesn't."""
+    """Look at the folder for temporary files. What the lab starts leaves such a one, a notebook doesn't."""
     problem = temporary.problem(os.environ)
     if problem:
         text = f"{problem}; DataLoader workers of a notebook may fail there"

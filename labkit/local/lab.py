@@ -134,7 +134,7 @@ class Lab:
             folder = os.getcwd()
         except OSError:  # it was removed
             folder = "/"
-        environment = temporary.with_a_short_one(os.environ if env is None else env, self.make_folder)
+        environment = temporary.without_unusable(os.environ if env is None else env)
         environment |= self.mark(group)
         connection, answer = self._request(
             "start",
@@ -185,10 +185,7 @@ class Lab:
         """Stop a group, one of its nodes, or all that the lab runs here. Return what was running."""
         stopped = self._ask("stop", group=group, node=node)
         if stopped is None:  # there is no supervisor, or it was killed
-            stopped = family.end(self.id, group, node)
-            if not self.running():
-                temporary.remove_links(self.folder)
-            return stopped
+            return family.end(self.id, group, node)
         if group is None and not wait_until(lambda: not self.running(), seconds=_END_SECONDS, check=int):
             family.end(self.id)
         return stopped

@@ -143,7 +143,7 @@ class LocalCluster(Cluster):
 
     def changes_now(self) -> Changes:
         """Return what differs between this process and the nodes, which another kernel may have started."""
-        here = temporary.with_a_short_one(os.environ, self._lab.make_folder)
+        here = temporary.without_unusable(os.environ)
         return changes(here, self._raylets().values(), forked=self.preloader is not None)
 
     @property

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -132,12 +131,17 @@ class Preloader:
             old.unlink(missing_ok=True)
         command = [sys.executable, "-P", "-m", "labkit.local.forkserver.server", str(os.getpid())]
         command.append(json.dumps(self._modules))
-        about: dict[str, Any] = {"group": family.CLUSTER, "log": log, "env": {**given, NODE_NAME: node}}
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(path))
             path.chmod(0o600)
             listener.listen(128)  # requests during the imports wait for their end
-            started = self._lab.start(command, stdin=listener.fileno(), **about)
+            started = self._lab.start(
+                command,
+                group=family.CLUSTER,
+                log=log,
+                env={**given, NODE_NAME: node},
+                stdin=listener.fileno(),
+            )
         self._servers[node] = started.pid, path
 
     def serve(self, node: str, raylet: psutil.Process, *, job_id: str) -> None:
@@ -153,17 +157,18 @@ class Preloader:
             changed = self.changes.applied_to(environment)
             rays = {k: v for k, v in changed.items() if k.startswith("RAY_")}
             rays |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
-            about = {
+            path = self._folder / f"fork-{job_id}-{raylet.pid}"  # where the clients look
+            job = {
                 "environment": rays,
+                "path": str(path),
                 "client": self.py_executable,
                 "changed": sorted(self.changes.names),
                 "handed": {name: environment.get(name) for name in self.changes.handed},
             }
-            path = self._folder / f"fork-{job_id}-{raylet.pid}"  # where the clients look
             pid, prepared = self._servers[node]
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
                 server.connect(str(prepared))
-                server.send(json.dumps({**about, "path": str(path)}).encode())
+                server.send(json.dumps(job).encode())
             self._servers[node] = pid, prepared.rename(path)
 
     def not_forked(self, nodes: Iterable[str]) -> str:

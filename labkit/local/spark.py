@@ -30,9 +30,6 @@ from labkit.spark.prepared import LOOPBACK, folder_of
 
 __all__ = ["prepare"]
 
-# Variable → (the reader's folder for temporary files, the link to it that `prepare` has set instead).
-_shortened: dict[str, tuple[str, str]] = {}
-
 _KEEP_SECONDS = 5  # the driver's JVM ends with its kernel: there is nothing that a new kernel could use
 # For JVMs that live for minutes on few cores: the quick compiler and a collector with one thread.
 _JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
@@ -115,26 +112,17 @@ def prepare(*, settings: Settings | None = None) -> None:
         "GLOO_SOCKET_IFNAME": LOOPBACK,
     }
     os.environ.update({name: str(value) for name, value in variables.items()})
-    _set_temporary_folder(lab)
+    _leave_unusable_folders()
     prepared.use(prepared.Prepared(lab.home, folder, lab.mark(group()), lambda: _ranks(lab)))
 
 
-def _set_temporary_folder(lab: Lab) -> None:
-    """Set a folder in which sockets fit: the JVM and the ranks of local mode inherit it.
+def _leave_unusable_folders() -> None:
+    """Remove the variable of a folder in which sockets don't fit: the JVM and the ranks would inherit it.
 
     torch's DataLoader listens there, and its processes hang without a word where the path is too long.
     """
-    for name, (folder, link) in _shortened.items():
-        if os.environ.get(name) == link:  # it is gone if the lab was stopped in between
-            os.environ[name] = folder
-    _shortened.clear()
-    fitting = temporary.with_a_short_one(os.environ, lab.make_folder)
-    for name, folder in dict(os.environ).items():
-        if name not in fitting:
-            del os.environ[name]
-        elif fitting[name] != folder:
-            os.environ[name] = fitting[name]
-            _shortened[name] = folder, fitting[name]
+    for name in os.environ.keys() - temporary.without_unusable(os.environ).keys():
+        del os.environ[name]
 
 
 def _ranks(lab: Lab) -> list[psutil.Process]:
