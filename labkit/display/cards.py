@@ -156,25 +156,5 @@ def _cell(cell: Cell) -> Markup:
     return Markup("<td>{}</td>").format(mark(*cell) if isinstance(cell, tuple) else cell)
 
 
-class Table:
-    """Rows of numbers and strings under a head, and a line below; displays itself, also in a terminal."""
-
-    def __init__(self, head: Sequence[str], rows: Sequence[Sequence[object]], line: str = "") -> None:
-        self.head = tuple(head)
-        self.rows = [tuple(row) for row in rows]
-        self.line = line
-
-    def __repr__(self) -> str:
-        rows = [self.head, *([str(cell) for cell in row] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        if self.line:
-            lines.append(self.line)
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return str(frame(rule(table(self.head, self.rows)), text(self.line) if self.line else NOTHING))
-
-
 def _div(kind: str, *parts: str) -> Markup:
     return Markup('<div class="{}">{}</div>').format(kind, NOTHING.join(parts))
