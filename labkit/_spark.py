@@ -4,10 +4,8 @@ Written for pyspark 4.3 and torch 2.13. `NAMES` has what is lost without each na
 with real runs (tests/spark).
 """
 
-import contextlib
 import os
 import re
-import socket
 
 NAMES = {
     "pyspark.ml.torch.distributor:TorchDistributor._train_on_dataframe": "its ranks are not followed",
@@ -30,13 +28,4 @@ def in_the_way() -> list[str]:
         names.append("SPARK_API_MODE")
     if "pyspark-shell" not in os.environ.get("PYSPARK_SUBMIT_ARGS", "").split():
         names.append("PYSPARK_SUBMIT_ARGS")  # spark-submit misses what it should run
-    if not _is_open(os.environ.get("PYSPARK_GATEWAY_PORT", "")):
-        names += ["PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"]  # of a shell that has ended
     return [name for name in names if name in os.environ]
-
-
-def _is_open(port: str) -> bool:
-    with contextlib.suppress(OSError, ValueError, OverflowError):
-        socket.create_connection(("127.0.0.1", int(port)), timeout=1).close()
-        return True
-    return False

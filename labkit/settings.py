@@ -48,12 +48,7 @@ def absolute(path: str) -> str:
 
     The first answer of a process stays: after a `%cd`, the same relative path is still the same folder.
     """
-    path = os.path.expanduser(path)
-    try:
-        return str(Path(path).absolute())
-    except FileNotFoundError:
-        fix = "os.chdir() to a folder that exists, or use an absolute path"
-        raise LabError(f"use the path {path!r:.200}", "the current folder has been removed", fix) from None
+    return str(Path(path).expanduser().absolute())
 
 
 def _path(text: str) -> Path:

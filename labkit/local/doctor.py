@@ -114,10 +114,6 @@ def _machine(_: Settings) -> Iterator[Finding]:
     # A cluster with two workers that have imported torch uses between 2 and 3 GB.
     good = cores >= 2 and available >= 3 * _GB
     yield Finding("machine", good, text, fix, blocking=total < 3 * _GB)
-    problem = machine.loopback_problem()
-    if problem:  # all of the lab's processes talk to one another over it
-        text = f"127.0.0.1 cannot be used: {problem}"
-        yield Finding("loopback", False, text, machine.LOOPBACK_UP, blocking=True)
     free = machine.shared_memory()
     if free is not None:
         text = f"{free / _GB:.1f} GB free in /dev/shm"

@@ -1,6 +1,5 @@
 """The doctor: each thing that can be wrong is found, named, and comes with what fixes it."""
 
-import errno
 import os
 import subprocess
 import sys
@@ -73,18 +72,6 @@ def test_shared_memory_of_a_default_container(look):
     assert look("shared memory", shared_memory=None) is None  # macOS has none
 
 
-def test_a_machine_without_127_0_0_1(look, monkeypatch):
-    """As in a network with only IPv6. Where it works, it has no line."""
-    assert look("loopback") is None
-
-    def refused(*_):
-        raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
-
-    monkeypatch.setattr(machine.socket, "create_server", refused)
-    finding = look("loopback")
-    assert finding.blocking and "Cannot assign requested address" in finding.text and "ip addr" in finding.fix
-
-
 @pytest.mark.parametrize(
     ("free", "total", "ok"),
     [(50 * GB, 100 * GB, True), (1 * GB, 10 * GB, False), (40 * GB, 1000 * GB, False), (0, 0, True)],
@@ -139,7 +126,6 @@ SPARK_REMOTE | sc://localhost:15002 |
 SPARK_API_MODE | connect | classic
 SPARK_CONNECT_MODE_ENABLED | 1 |
 PYSPARK_SUBMIT_ARGS | --driver-memory 1g | pyspark-shell
-PYSPARK_GATEWAY_PORT | 39999 |
 KERAS_BACKEND | torch | tensorflow
 RANK | 0 |
 WORLD_SIZE | 4 |
