@@ -12,9 +12,9 @@ from labkit.errors import NoRoom, expect_int
 
 Problem = tuple[str, str]  # the fact that stops something, and the fix
 
-_BYTES = {"memory": "memory", "object_store_memory": "object store"}  # resources that are counted in bytes
 _ACCELERATOR = "accelerator_type:"  # and its name: a resource of a node with that kind of GPU
-_STANDARD = ("CPU", "GPU", "TPU", "memory")
+_MEMORY = "memory"  # in bytes
+_STANDARD = ("CPU", "GPU", "TPU", _MEMORY)
 OF_A_NODE = "node:"  # how Ray's own resources of one node begin; only Ray knows which node that is
 QUIET_FOR = 20.0  # seconds without news of a run after which its panel says what it waits for
 
@@ -176,10 +176,10 @@ def _places(node: Node, each: Mapping[str, float]) -> int:
 
 def _node_with(nodes: list[Node], each: Mapping[str, float], *, ours: bool) -> str:
     """Return how to get a node that has these resources; "" if one more of the same machine hasn't either."""
-    most = {name: max((node.resources.get(name, 0) for node in nodes), default=0) for name in _BYTES}
-    if any(each.get(name, 0) > amount for name, amount in most.items()):
+    most = max((node.resources.get(_MEMORY, 0) for node in nodes), default=0)
+    if each.get(_MEMORY, 0) > most:
         return ""
-    own = [name for name in each if name not in (*_STANDARD, *_BYTES)]
+    own = [name for name in each if name not in _STANDARD]
     kinds = [name.removeprefix(_ACCELERATOR) for name in own if name.startswith(_ACCELERATOR)]
     if kinds:
         return f"connect to a cluster that has a {kinds[0]}"
@@ -228,8 +228,8 @@ def _amounts(each: Mapping[str, float]) -> str:
 
 def _amount(name: str, amount: float) -> str:
     """Return an amount in words: ``2 CPU``, ``640 GB memory``, ``an accelerator of type T4``."""
-    if name in _BYTES:
-        return f"{size(amount)} {_BYTES[name]}"
+    if name == _MEMORY:
+        return f"{size(amount)} memory"
     if name.startswith(_ACCELERATOR):
         return f"an accelerator of type {name.removeprefix(_ACCELERATOR)}"
     return f"{amount:g} {name}"
@@ -295,7 +295,7 @@ def _awaited(name: str, amount: float, free: Mapping[str, float], there: Mapping
     words = _amount(name, amount)
     if name.startswith(_ACCELERATOR):
         return words if there.get(name) else f"{words} (no node has one)"
-    shown = size if name in _BYTES else "{:g}".format
+    shown = size if name == _MEMORY else "{:g}".format
     return f"{words} ({shown(free.get(name, 0))} of {shown(there.get(name, 0))} free)"
 
 
