@@ -136,23 +136,18 @@ class Cluster:
         fact = f"the lab did not start the cluster at {self.address}"
         return LabError(attempt, fact, "use that cluster's own tools")
 
-    def check_capacity(
-        self, *, workers: int, cpus_per_worker: float = 1, gpus_per_worker: float = 0, data: bool = False
-    ) -> None:
+    def check_capacity(self, *, workers: int) -> None:
         """Refuse a run whose workers do not fit: Ray would wait forever and report nothing.
 
         On a cluster that the lab did not start, nodes may join by themselves: there it only warns.
 
         Args:
-            workers: number of training workers.
-            cpus_per_worker, gpus_per_worker: logical resources of each.
-            data: whether a Ray Data pipeline feeds them, which needs a CPU of its own.
+            workers: number of training workers, with a CPU each. A panel checks all that a trainer asks for.
 
         Raises:
             LabError: with the numbers, and what to change.
         """
-        each = {"CPU": cpus_per_worker, "GPU": gpus_per_worker}
-        check_worker_capacity(self.nodes, workers=workers, each=each, data=data, ours=self.is_ours)
+        check_worker_capacity(self.nodes, workers=workers, each={"CPU": 1}, ours=self.is_ours)
 
     # -- how it displays itself ---------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Cards and tables as HTML. Everything that is not `Markup` already is escaped.
 
-    >>> card("Object store", "running", text("2 buckets"), dim="http://127.0.0.1:9000")
+    >>> card("Object store", ("ok", "running"), text("2 buckets"), dim="http://127.0.0.1:9000")
 
 The style sheet is part of each card: cells are run again, deleted and copied one by one, and an export has
 no kernel. It uses only JupyterLab's own CSS variables, each with a fallback that is legible on white and on
@@ -72,17 +72,13 @@ color:inherit;background:none;font:12px/1.5 var(--jp-code-font-family,ui-monospa
 NOTHING = Markup()
 Cell = str | tuple[str, str]
 
-_STATUS = {"running": "dim", "finished": "ok", "failed": "bad", "stopped": "wait"}  # kinds of `mark`
 
-
-def card(title: str, status: str | tuple[str, str], *parts: str, dim: str = "") -> Markup:
+def card(title: str, status: tuple[str, str], *parts: str, dim: str = "") -> Markup:
     """Draw a card: title, status and a dim text in its head, and `parts` below.
 
     Args:
-        status: "running", "finished", "failed", "stopped", or (kind, words) with a kind of `mark`.
+        status: (kind, words), as `mark` takes them.
     """
-    if isinstance(status, str):
-        status = _STATUS[status], status
     return frame(head(title, mark(*status), mark("dim", dim)), *parts)
 
 
