@@ -130,10 +130,6 @@ class Lab:
         It is stopped with its group. `env` is this process's environment by default, `stdin` a file
         descriptor.
         """
-        try:
-            folder = os.getcwd()
-        except OSError:  # it was removed
-            folder = "/"
         environment = temporary.without_unusable(os.environ if env is None else env)
         environment |= self.mark(group)
         connection, answer = self._request(
@@ -143,7 +139,7 @@ class Lab:
             group=group,
             log=str(log),
             env=environment,
-            folder=folder,
+            folder=os.getcwd(),
         )
         connection.close()
         if "error" in answer:

@@ -22,12 +22,8 @@ def problem(environment: Mapping[str, str]) -> str:
         folder = environment.get(name, "")
         if not folder:
             continue
-        if not os.path.isabs(folder):
-            return f"{name}={folder} is a relative path"
-        if not os.path.isdir(folder):
-            return f"{name}={folder} is no folder"
-        if not os.access(folder, os.W_OK | os.X_OK):
-            return f"{name}={folder} can't be written to"
+        if not (os.path.isabs(folder) and os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)):
+            return f"{name}={folder} is not the whole path of a folder that can be written to"
         length = len(os.fsencode(folder))
         if length > _LONGEST:
             return f"{name}={folder} has {length} bytes, and sockets in it leave room for {_LONGEST}"

@@ -132,10 +132,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _other_folder(folders: list[str]) -> tuple[str, str] | None:
     """Return the folder of the nodes and that of this process, if they differ."""
-    try:
-        here = os.path.realpath(os.getcwd())
-    except OSError:  # it was removed
-        return None
+    here = os.path.realpath(os.getcwd())
     before = folders[0] if folders else here
     if not os.path.isdir(before):
         before = "/"  # where workers go whose folder is gone

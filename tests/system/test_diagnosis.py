@@ -161,7 +161,12 @@ def test_a_relative_home_is_found_and_its_fix_is_the_same_folder(tmp_path, monke
 
 @pytest.mark.parametrize(
     ("folder", "fact"),
-    [("x" * 60, "leave room"), ("gone", "is no folder"), ("relative", "is a relative path"), ("short", "")],
+    [
+        ("x" * 60, "leave room"),
+        ("gone", "is not the whole path"),
+        ("relative", "is not the whole path"),
+        ("short", ""),
+    ],
 )
 def test_a_folder_for_temporary_files_that_does_not_fit(look, tmp_path, monkeypatch, folder, fact):
     for name in ("TMPDIR", "TEMP", "TMP"):
