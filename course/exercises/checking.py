@@ -24,7 +24,7 @@ from course.exercises.table import Table
 from labkit.display import cards
 from labkit.display.formatting import number as shown
 from labkit.display.formatting import short
-from labkit.display.progress import Waiting
+from labkit.display.progress import waiting
 from labkit.errors import BadInput, LabError
 from labkit.settings import Settings
 
@@ -112,7 +112,7 @@ def _judge(exercise: Exercise, answers: tuple, seconds: float) -> Verdict:
     running = f"{exercise.id} · running your answer, at most {exercise.seconds:g} s"
     try:
         _require_answers(answers)
-        with Waiting(running), folders_removed(), limited(seconds, exercise.stuck):
+        with waiting(running), folders_removed(), limited(seconds, exercise.stuck):
             exercise.check(*answers)
     except NotAttempted as error:
         state = "not attempted"

@@ -20,7 +20,7 @@ from labkit import interrupts, process_info
 from labkit.cluster import connection
 from labkit.cluster.capacity import Node
 from labkit.cluster.handle import Cluster
-from labkit.display.progress import Waiting
+from labkit.display.progress import waiting
 from labkit.errors import BadInput, NotReachable, expect_int
 from labkit.files import private_file
 from labkit.interrupts import alone, wait_until
@@ -109,7 +109,7 @@ class LocalCluster(Cluster):
     def start(self, nodes: int, *, cpus: int, object_store_bytes: int, check: Callable[[], None]) -> None:
         """Start the head, connect to it, and start the other nodes. `check` is called while it waits."""
         try:
-            with Waiting("starting the cluster"):
+            with waiting("starting the cluster"):
                 self._start_head(cpus, object_store_bytes, check)
                 self.connect()
             for _ in range(1, nodes):
@@ -174,7 +174,7 @@ class LocalCluster(Cluster):
         names = {node.name for node in nodes}
         name = next(f"node-{k}" for k in range(2, 1000) if f"node-{k}" not in names)
         undo = interrupts.stoppable(f"the start of {name}", undo=lambda: self._stop_node(name))
-        with undo as check, Waiting(f"starting {name}"):
+        with undo as check, waiting(f"starting {name}"):
             for node in nodes:
                 if not node.alive:  # its raylet ended by itself, and has left something behind
                     self._stop_node(node.name)
