@@ -33,13 +33,15 @@ _ITS_OWN = re.compile(
     r"|DBUS_.*|INVOCATION_ID|JOURNAL_STREAM|JPY_.*|KERNEL_.*|IPYKERNEL.*|PYDEVD.*|VSCODE_.*|PYTEST_.*|PAGER"
     r"|GIT_PAGER|CLICOLOR.*|FORCE_COLOR"
 )
-# Set by the lab, for all or for a node.
-_OF_THE_LAB = {family.MARK, NODE_NAME, KEEP, *connection.ENVIRONMENT, *connection.FORKED}
-_OF_THE_LAB |= {"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
-_OF_THE_LAB |= {"RAY_DASHBOARD_STARTUP_TIMEOUT_S"}
-# Set by `ray start` for a node, or by `ray.init` for a driver.
-_OF_RAY = {"LD_PRELOAD", "RAY_LD_PRELOAD_ON_WORKERS", "PYTHONBREAKPOINT", "SPT_NOENV", "RAY_CLIENT_MODE"}
-_OF_RAY |= {"RAY_JOB_ID", "RAY_RAYLET_PID"}
+_OF_THE_LAB_OR_RAY = {
+    # Set by the lab, for all or for a node.
+    family.MARK, NODE_NAME, KEEP, *connection.ENVIRONMENT, *connection.FORKED,
+    "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S",
+    # Set by `ray start` for a node, or by `ray.init` for a driver.
+    "LD_PRELOAD", "RAY_LD_PRELOAD_ON_WORKERS", "PYTHONBREAKPOINT", "SPT_NOENV", "RAY_CLIENT_MODE",
+    "RAY_JOB_ID", "RAY_RAYLET_PID",
+}  # fmt: skip
 _OF_NODES = re.compile(r"RAY_[a-z].*")  # Ray's own configuration, which its processes read when they start
 _SECRET = re.compile(
     r"(^|_)\w*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(_|$)"
@@ -105,7 +107,9 @@ def changes(here: Mapping[str, str], nodes: Iterable[psutil.Process]) -> Changes
     kept = []
     for name in sorted({*here}.union(*environments)):
         value = here.get(name)
-        if _is_of_a_process(name) or all(there.get(name) == value for there in environments):
+        if name in _OF_THE_LAB_OR_RAY or _ITS_OWN.fullmatch(name):
+            continue
+        if all(there.get(name) == value for there in environments):
             continue
         if _OF_NODES.fullmatch(name) or (name == "CUDA_VISIBLE_DEVICES" and machine.gpus()):
             kept.append(name)
@@ -117,10 +121,6 @@ def changes(here: Mapping[str, str], nodes: Iterable[psutil.Process]) -> Changes
         else:
             added[name] = value
     return Changes(added, tuple(removed), tuple(kept), _other_folder(folders))
-
-
-def _is_of_a_process(name: str) -> bool:
-    return name in _OF_THE_LAB or name in _OF_RAY or bool(_ITS_OWN.fullmatch(name))
 
 
 def _is_secret(name: str, value: str) -> bool:
