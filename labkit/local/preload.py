@@ -26,17 +26,11 @@ from labkit.settings import NODE_NAME
 
 Modules = tuple[Sequence[str], Sequence[str], Sequence[str]]
 
-_LIBRARIES: tuple[str, ...] = (
-    "pandas",
-    "pyarrow.dataset",
-    "pyarrow.fs",
-    "pyarrow.parquet",
-    "pydantic",
-    "requests",
-    "rich",
-)
-_LIBRARIES += ("aiobotocore.session", "s3fs", "PIL.Image")  # what Ray's own libraries import of others …
-_LIBRARIES += ("zmq",)  # … and by which a panel hears of a worker
+_LIBRARIES = (
+    "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich",
+    "aiobotocore.session", "s3fs", "PIL.Image",  # what Ray's own libraries import of others …
+    "zmq",  # … and by which a panel hears of a worker
+)  # fmt: skip
 _SHORTER = "labkit.local.forkserver.shorter_start"
 _TORCH = ("torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
 # What the first optimizer of a process imports: it takes longer than torch. In pieces, since a request waits

@@ -38,17 +38,14 @@ _IDLE_AT_FIRST = 0.5  # a first task, such as one that follows the start at once
 
 # A library may read any variable at its import, so a request has the server's environment but for these: a
 # raylet, Ray Train or a shell sets them for a single worker, and they are read only when they are used.
-_READ_LATER = {"PWD", "OLDPWD", "SHLVL", "_", "SPT_NOENV", "PYTHONBREAKPOINT", "CUDA_VISIBLE_DEVICES"}
-_READ_LATER |= {
-    "OMP_NUM_THREADS",
-    "RAY_ADDRESS",
-    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC",
-    "RAY_LD_PRELOAD_ON_WORKERS",
-}
-_READ_LATER |= {"RAY_DATA_SHUFFLE_MAP_WORKER", "RAY_DATA_SHUFFLE_REDUCE_WORKER", "__RAY_DATA_OPERATOR_ID"}
-# Ray Tune passes these to its trials.
-_READ_LATER |= {"PL_DISABLE_FORK", "RAY_CHDIR_TO_TRIAL_DIR", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
-_READ_LATER |= {"AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
+_READ_LATER = {
+    "PWD", "OLDPWD", "SHLVL", "_", "SPT_NOENV", "PYTHONBREAKPOINT", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
+    "RAY_ADDRESS", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "RAY_LD_PRELOAD_ON_WORKERS",
+    "RAY_DATA_SHUFFLE_MAP_WORKER", "RAY_DATA_SHUFFLE_REDUCE_WORKER", "__RAY_DATA_OPERATOR_ID",
+    # Ray Tune passes these to its trials.
+    "PL_DISABLE_FORK", "RAY_CHDIR_TO_TRIAL_DIR", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
+    "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN",
+}  # fmt: skip
 
 
 def serve(kernel: int, early: list[str], modules: list[str], later: list[str]) -> None:
