@@ -7,7 +7,6 @@ The doctor looks at files and sockets and imports nothing heavy, so it answers a
 """
 
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
 from labkit.local import family, temporary
 from labkit.local.supervisor import KEEP
-from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings, absolute
+from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings
 
 _GB = 1e9
 _EXTRAS = ("lessons", "tensorflow", "spark", "recipes")
@@ -49,7 +48,7 @@ _ELSEWHERE: dict[str, tuple[Sequence[str], str]] = {
 
 def doctor(settings: Settings | None = None) -> Diagnosis:
     """Look at everything that the lessons need, with the environment's settings unless others are given."""
-    findings = list(_relative_home())  # before they are read, which makes them absolute
+    findings: list[Finding] = []
     try:
         settings = settings or Settings.from_env()
     except LabError as error:
@@ -57,14 +56,6 @@ def doctor(settings: Settings | None = None) -> Diagnosis:
         settings = Settings(home=CHECKOUT / ".labkit")
     checks = (_variables, _of_other_tutorials, _temporary, _packages, _machine, _home, _gpu, _object_store)
     return Diagnosis((*findings, *(finding for check in checks for finding in check(settings))))
-
-
-def _relative_home() -> Iterator[Finding]:
-    """Look for a relative home: in a shell in another folder it is another home, without these runs."""
-    path = os.environ.get("LABKIT_HOME", "").strip()
-    if path and not os.path.isabs(os.path.expanduser(path)):
-        text = "LABKIT_HOME is a relative path, which is another folder after each `cd`"
-        yield Finding("settings", False, text, f"export LABKIT_HOME={shlex.quote(absolute(path))}")
 
 
 def _variables(_: Settings) -> Iterator[Finding]:

@@ -149,16 +149,6 @@ def test_a_variable_of_another_tutorial_is_found_and_one_that_does_no_harm_is_no
     assert look("variables") is None
 
 
-def test_a_relative_home_is_found_and_its_fix_is_the_same_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LABKIT_HOME", "a home")
-    finding = next(finding for finding in doctor().findings if finding.topic == "settings")
-    assert not finding.ok and finding.fix == f"export LABKIT_HOME='{tmp_path}/a home'"
-    assert not any(
-        finding.topic == "settings" for finding in doctor().findings
-    )  # this process has the absolute one
-
-
 @pytest.mark.parametrize(
     ("folder", "fact"),
     [
