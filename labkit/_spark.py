@@ -4,7 +4,6 @@ Written for pyspark 4.3 and torch 2.13. `NAMES` has what is lost without each na
 with real runs (tests/spark).
 """
 
-import os
 import re
 
 NAMES = {
@@ -19,13 +18,3 @@ KILLED = re.compile(r"rank\s*: (\d+) .*\n\s*exitcode\s*: -\d+ .*\((?!SIGTERM)(SI
 REASON = re.compile(r"^(?:\[rank\d+\]: ?)?((?!torch\.)[\w.]+(?:Error|Exception)\b.*|.*: error: .*)$", re.M)
 TORCHRUN_FAILED = "ChildFailedError"
 ERROR_CODE = re.compile(r"\[[A-Z_.\d-]{6,}\]:? .+")  # and the message of one of Spark's own errors
-
-
-def in_the_way() -> list[str]:
-    """List this process's variables that lead `SparkSession.builder` elsewhere, or to nowhere."""
-    names = ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"]  # a Spark Connect server
-    if os.environ.get("SPARK_API_MODE", "").lower() != "classic":
-        names.append("SPARK_API_MODE")
-    if "pyspark-shell" not in os.environ.get("PYSPARK_SUBMIT_ARGS", "").split():
-        names.append("PYSPARK_SUBMIT_ARGS")  # spark-submit misses what it should run
-    return [name for name in names if name in os.environ]

@@ -14,7 +14,7 @@ from importlib import metadata
 
 import psutil
 
-from labkit import _spark, machine
+from labkit import machine
 from labkit.diagnosis import Diagnosis, Finding
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
@@ -75,9 +75,6 @@ def _of_other_tutorials(_: Settings) -> Iterator[Finding]:
             # Lesson 03 and all later ones need Ray Train, and so it blocks.
             blocking = name == "RAY_TRAIN_V2_ENABLED"
             yield Finding("variables", False, f"{name} is set: {effect}", f"unset {name}", blocking)
-    for name in _spark.in_the_way():
-        text = f"{name} is set: it leads Spark (lesson 07) elsewhere, or to nowhere"
-        yield Finding("variables", False, text, f"unset {name}")
 
 
 def _temporary(_: Settings) -> Iterator[Finding]:

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import psutil
 
-from labkit import _spark
 from labkit.errors import BadInput, LabError, expect_installed
 from labkit.files import private_file
 from labkit.local import java, temporary
@@ -142,10 +141,15 @@ def _link(link: Path, target: Path) -> None:
 
 def _refuse_what_is_in_the_way() -> None:
     """Raise `BadInput` if a variable that another tutorial has set makes `SparkSession.builder` fail."""
-    variables = _spark.in_the_way()
+    names = ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"]  # a Spark Connect server
+    if os.environ.get("SPARK_API_MODE", "").lower() != "classic":
+        names.append("SPARK_API_MODE")
+    if "pyspark-shell" not in os.environ.get("PYSPARK_SUBMIT_ARGS", "").split():
+        names.append("PYSPARK_SUBMIT_ARGS")  # spark-submit misses what it should run
+    variables = [name for name in names if name in os.environ]
     if not variables:
         return
     values = " and ".join(f"{name}={os.environ[name]!r}" for name in variables)
     fact = f"another tutorial has set {values}, which leads Spark elsewhere"
-    names = ", ".join(f'os.environ["{name}"]' for name in variables)
-    raise BadInput("start Spark on this machine", fact, f"import os; del {names}, then run the cell again")
+    entries = ", ".join(f'os.environ["{name}"]' for name in variables)
+    raise BadInput("start Spark on this machine", fact, f"import os; del {entries}, then run the cell again")

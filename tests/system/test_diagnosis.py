@@ -122,10 +122,6 @@ def test_a_misspelled_setting_is_found(look, monkeypatch):
 # A variable, a value that does harm, and one that does not, if there is one.
 OTHERS = """
 RAY_TRAIN_V2_ENABLED | 0 | 1
-SPARK_REMOTE | sc://localhost:15002 |
-SPARK_API_MODE | connect | classic
-SPARK_CONNECT_MODE_ENABLED | 1 |
-PYSPARK_SUBMIT_ARGS | --driver-memory 1g | pyspark-shell
 KERAS_BACKEND | torch | tensorflow
 RANK | 0 |
 WORLD_SIZE | 4 |
