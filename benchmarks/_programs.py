@@ -1,5 +1,6 @@
 """Programs in processes of their own, which print what they measured as one JSON line after "seen "."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -8,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from labkit.settings import Settings
 
@@ -65,3 +68,15 @@ def run(command: list[str], environment: Mapping[str, str] | None = None) -> lis
 def show(measured: Any) -> None:
     """Print what a program measured, for `run`."""
     print(f"{_SEEN}{json.dumps(measured)}", flush=True)
+
+
+def memory(process: psutil.Process) -> int:
+    """Return the bytes of memory of a process, 0 if it has ended. Takes some milliseconds.
+
+    A page that n processes share counts as 1/n of a page (PSS), so that a sum over forked processes is what
+    they use together. Without PSS, as on macOS, shared pages are left out (USS).
+    """
+    with contextlib.suppress(psutil.Error):
+        info = process.memory_full_info()
+        return getattr(info, "pss", info.uss)
+    return 0

@@ -28,8 +28,7 @@ import nbformat
 import psutil
 
 from benchmarks._paired import Results, parser
-from benchmarks._programs import lab_environment
-from labkit import process_info
+from benchmarks._programs import lab_environment, memory
 from labkit.local.lab import Lab
 from labkit.runs import record as records
 
@@ -70,7 +69,7 @@ class _Memory(threading.Thread):
         while not self._over.wait(2):  # to look takes a tenth of a second
             processes = {root, *root.children(recursive=True)}
             processes |= {member.process for member in Lab(self._home).running()}
-            self.most = max(self.most, sum(map(process_info.memory, processes)))
+            self.most = max(self.most, sum(map(memory, processes)))
 
 
 def with_claims(name: str, folder: Path) -> Path:

@@ -58,11 +58,6 @@ TEXTS = {  # (file of Ray, text): what is lost without it
     ("data/_internal/execution/streaming_executor.py", "self._topology"): "the operators of an execution",
     ("data/block.py", "exec_stats"): "task seconds in the panel's table",
 }
-MEASURES = (  # of Ray Data's operators
-    "obj_store_mem_used", "row_outputs_taken", "block_outputs_taken", "bytes_outputs_taken",
-    "num_tasks_running", "num_tasks_finished", "task_submission_backpressure_time",
-    "task_output_backpressure_time_s",
-)  # fmt: skip
 
 
 def reread_environment() -> None:

@@ -14,7 +14,6 @@ import logging
 import os
 import re
 import time
-import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -246,17 +245,11 @@ class DataPanel(LivePanel):
     def translate(self, error: BaseException) -> BaseException | None:
         if isinstance(error, ray.exceptions.RayError):
             text = _cause(error)
-        elif _of_ray_data(error):
+        elif tracebacks.passed_through(error, "ray.data."):
             text = tracebacks.formatted(error)
         else:
             return None
         return RunFailed(f"finish {self.state.name!r}", self.state.failures[-1].message, _fix(text))
-
-
-def _of_ray_data(error: BaseException) -> bool:
-    """Return whether code of Ray Data raised an exception, or let it pass."""
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(frame.f_globals.get("__name__", "").startswith("ray.data.") for frame in frames)
 
 
 def _cause(error: BaseException) -> str:

@@ -47,14 +47,16 @@ class Diagnosis:
             return f"{self.good}; {plural(to_fix, 'line')} could be better."
         return f"{self.good}."
 
-    def as_json(self) -> str:
-        """Return one JSON object: ``ok`` and ``findings``, each with the fields of a `Finding`."""
-        findings = [asdict(finding) for finding in self.findings]
-        return json.dumps({"ok": self.ok, "findings": findings}, indent=1)
+    def say(self, *, as_json: bool = False) -> int:
+        """Print it, and return the exit status: 0 if nothing blocks.
 
-    def say(self, *, as_json: bool) -> int:
-        """Print it, for a person or a program, and return the exit status: 0 if nothing blocks."""
-        print(self.as_json() if as_json else self)
+        As JSON it is one object: ``ok`` and ``findings``, each with the fields of a `Finding`.
+        """
+        text = repr(self)
+        if as_json:
+            findings = [asdict(finding) for finding in self.findings]
+            text = json.dumps({"ok": self.ok, "findings": findings}, indent=1)
+        print(text)
         return 0 if self.ok else 1
 
     def __repr__(self) -> str:

@@ -24,7 +24,6 @@ from typing import Any
 
 import psutil
 
-LOOPBACK_UP = "sudo ip link set lo up; sudo ip addr add 127.0.0.1/8 dev lo"
 # A server takes its port seconds later. Linux gives those from 32768 on to outgoing connections meanwhile.
 _PORTS = range(20_000, 32_000)
 _CGROUP = Path("/sys/fs/cgroup")
@@ -100,16 +99,6 @@ def visible_gpus() -> int:
 def rclone() -> str | None:
     """Return the path of ``rclone``, which serves S3; pip installs it next to python, maybe off the PATH."""
     return shutil.which("rclone", path=str(Path(sys.executable).parent)) or shutil.which("rclone")
-
-
-def loopback_problem() -> str:
-    """Return why 127.0.0.1 cannot be used; empty if it can."""
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            socket.create_connection(server.getsockname(), timeout=2).close()
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
 
 
 def free_port(wanted: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""Processes of this machine: their identity, memory, ports and name, and how to terminate them."""
+"""Processes of this machine: their identity, ports and name, and how to terminate them."""
 
 import contextlib
 import os
@@ -27,27 +27,12 @@ def identity(pid: int) -> dict[str, Any]:
     return {}
 
 
-def memory(process: psutil.Process) -> int:
-    """Return the bytes of memory of a process, 0 if it has ended. Takes some milliseconds.
-
-    A page that n processes share counts as 1/n of a page (PSS), so that a sum over forked processes is what
-    they use together. Without PSS, as on macOS, shared pages are left out (USS).
-    """
+def listening(pid: int) -> set[int]:
+    """Return the TCP ports on which a process listens."""
     with contextlib.suppress(psutil.Error):
-        info = process.memory_full_info()
-        return getattr(info, "pss", info.uss)
-    return 0
-
-
-def listening(pid: int) -> set[tuple[int, bool]]:
-    """Return (TCP port, whether only this machine reaches it) for each socket on which a process listens."""
-    ports = set()
-    with contextlib.suppress(psutil.Error):
-        for connection in psutil.Process(pid).net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN:
-                address = connection.laddr.ip.removeprefix("::ffff:")
-                ports.add((connection.laddr.port, address.startswith(("127.", "::1"))))
-    return ports
+        connections = psutil.Process(pid).net_connections("tcp")
+        return {link.laddr.port for link in connections if link.status == psutil.CONN_LISTEN}
+    return set()
 
 
 def program_name(process: psutil.Process) -> str:

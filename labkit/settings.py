@@ -8,11 +8,10 @@ Every variable starts with ``LABKIT_``, except ``RAY_ADDRESS``, which is Ray's o
 
 import contextlib
 import functools
-import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -49,12 +48,7 @@ def absolute(path: str) -> str:
 
     The first answer of a process stays: after a `%cd`, the same relative path is still the same folder.
     """
-    path = os.path.expanduser(path)
-    try:
-        return str(Path(path).absolute())
-    except FileNotFoundError:
-        fix = "os.chdir() to a folder that exists, or use an absolute path"
-        raise LabError(f"use the path {path!r:.200}", "the current folder has been removed", fix) from None
+    return str(Path(os.path.expanduser(path)).absolute())
 
 
 def _path(text: str) -> Path:
@@ -115,7 +109,9 @@ class Settings:
 
         if env is None:
             env = os.environ
-            _make_absolute(env)
+            home = env.get("LABKIT_HOME", "").strip()
+            if home:
+                os.environ["LABKIT_HOME"] = absolute(home)
         values = {}
         for setting in fields(cls):
             text = str(env.get(setting.metadata["variable"], "")).strip()
@@ -126,15 +122,6 @@ class Settings:
             values["use_gpu"] = gpus > 0
         values.setdefault("num_workers", gpus or 2)  # without a GPU here, a cluster has them
         return cls(**values)
-
-    @classmethod
-    def given(cls, settings: "Settings | None") -> "Settings":
-        """Return `settings`, or those of the environment if it is None; anything else is a `LabError`."""
-        if settings is not None and not isinstance(settings, Settings):
-            fact = f"settings is of type {type(settings).__name__}, and labkit.Settings or None is expected"
-            raise BadInput("read the settings", fact, "settings=labkit.Settings(small=True)")
-        _make_absolute(os.environ)
-        return cls.from_env() if settings is None else settings
 
     def make_home(self) -> Path:
         """Create the home folder if it is missing, and return it; a `LabError` if it can't be written to."""
@@ -150,13 +137,6 @@ class Settings:
 VARIABLES: dict[str, str] = {setting.name: setting.metadata["variable"] for setting in fields(Settings)}
 
 
-def _make_absolute(env: MutableMapping[str, str]) -> None:
-    """Replace a relative home by what this process takes it for."""
-    home = env.get("LABKIT_HOME", "").strip()
-    if home:
-        env["LABKIT_HOME"] = absolute(home)
-
-
 def _value(setting: Field, text: str) -> Any:
     """Convert a variable's text to the value of its setting."""
     variable = setting.metadata["variable"]
@@ -169,17 +149,6 @@ def _value(setting: Field, text: str) -> Any:
     fix = f"change it, or unset {variable}; docs/settings.md lists all settings"
     fact = f"its value is {shown}, and it can be {setting.metadata['allowed']}"
     raise BadInput(f"use the setting {setting.name} ({variable})", fact, fix)
-
-
-@contextlib.contextmanager
-def logs_held_back(level: int) -> Iterator[None]:
-    """Drop log records up to `level` in this block, of all loggers."""
-    before = logging.root.manager.disable
-    logging.disable(level)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 @contextlib.contextmanager

@@ -93,7 +93,6 @@ RECORD |= {"started_at": "2026-01-31T12:00:00"}
     [
         {"history": [1], "note": [[]]},
         {"seconds": {"start": "x"}},
-        {"started_at": "9999-12-31T23:59:59-12:00"},
         {"run_id": "\ud800", "scaling": 3, "config": "abc"},
     ],
 )

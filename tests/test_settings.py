@@ -93,14 +93,6 @@ def test_a_relative_path_is_one_folder_of_a_process_and_of_its_children(monkeypa
     assert Settings.from_env().home == first.home == Settings(home="one-home").home
 
 
-def test_a_relative_path_in_a_folder_that_is_gone(monkeypatch, tmp_path):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    with pytest.raises(LabError, match="the current folder has been removed"):
-        Settings.from_env({"LABKIT_HOME": "of-a-folder-that-is-gone"})
-
-
 @pytest.mark.parametrize("place", ["file/below", "/proc/nope", "x" * 300])
 def test_a_home_that_cannot_be_used(tmp_path, place):
     (tmp_path / "file").touch()

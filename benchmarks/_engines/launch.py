@@ -23,8 +23,7 @@ from filelock import FileLock, Timeout
 
 from benchmarks._digits import digits
 from benchmarks._engines.stopwatch import Stopwatch
-from benchmarks._programs import lab_environment
-from labkit import process_info
+from benchmarks._programs import lab_environment, memory
 from labkit.errors import LabError, RunFailed
 from labkit.interrupts import wait_until
 from labkit.local.lab import Lab
@@ -226,7 +225,7 @@ def _run(engine: Engine, folder: Path, settings: Settings) -> _Ended:
             if wait_until(lambda: process.status() is not None, seconds=_LOOK_EVERY, check=int):
                 return _Ended(process.status(), began, time.time(), peak, log)
             members = Lab(settings.home).running(group) + Lab(home).running()
-            peak = max(peak, sum(process_info.memory(member.process) for member in members))
+            peak = max(peak, sum(memory(member.process) for member in members))
             if time.time() - began > _TIMEOUT:
                 fact = f"it did not end within {_TIMEOUT} s; its last lines: {_last_lines(log, 4)}"
                 raise RunFailed(f"run {engine.script}", fact, f"read {log}")

@@ -56,7 +56,7 @@ def load(
         BadInput: there is no such data set or split, or it has fewer rows than `n`.
         NotReachable: it cannot be fetched.
     """
-    settings = Settings.given(settings)
+    settings = settings or Settings.from_env()
     name = settings.dataset if name is None else name
     if name not in DATASETS:
         fix = f"use one of {', '.join(DATASETS)}"

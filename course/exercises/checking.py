@@ -20,10 +20,11 @@ from course.exercises import kept, registry
 from course.exercises.answers import NotAttempted, Wrong, describe, is_blank
 from course.exercises.registry import Exercise
 from course.exercises.running import folders_removed, limited
+from course.exercises.table import Table
 from labkit.display import cards
 from labkit.display.formatting import number as shown
 from labkit.display.formatting import short
-from labkit.display.progress import Waiting
+from labkit.display.progress import waiting
 from labkit.errors import BadInput, LabError
 from labkit.settings import Settings
 
@@ -111,7 +112,7 @@ def _judge(exercise: Exercise, answers: tuple, seconds: float) -> Verdict:
     running = f"{exercise.id} · running your answer, at most {exercise.seconds:g} s"
     try:
         _require_answers(answers)
-        with Waiting(running), folders_removed(), limited(seconds, exercise.stuck):
+        with waiting(running), folders_removed(), limited(seconds, exercise.stuck):
             exercise.check(*answers)
     except NotAttempted as error:
         state = "not attempted"
@@ -173,7 +174,7 @@ def reveal(id: str, answer: Any) -> None:
     print(f"{id} · you said {shown(guess)}, it was {shown(answer)}: {_REMARKS.get(verdict, verdict)}")
 
 
-def predictions(lesson: str = "") -> cards.Table:
+def predictions(lesson: str = "") -> Table:
     """List what you predicted in a lesson ("03") or in all, what it was, and how many were right."""
     rows = []
     verdicts = []
@@ -184,10 +185,10 @@ def predictions(lesson: str = "") -> cards.Table:
     line = "nothing was predicted here"
     if rows:
         line = f"{verdicts.count('right')} of {len(rows)} right, {verdicts.count('close')} close"
-    return cards.Table(("", "you said", "it was", ""), rows, line)
+    return Table(("", "you said", "it was", ""), rows, line)
 
 
-def progress_table() -> cards.Table:
+def progress_table() -> Table:
     """List all lessons, their exercises, which of them are solved, and how many predictions were right."""
     lessons = registry.lessons()
     times_solved = kept.load("solved")
@@ -202,7 +203,7 @@ def progress_table() -> cards.Table:
         verdicts = [entry["verdict"] for _, entry in _predicted(lesson.number) if "verdict" in entry]
         cells.append(f"{verdicts.count('right')} of {len(verdicts)}" if verdicts else "–")
         rows.append((f"{lesson.number} {lesson.title}", *cells))
-    return cards.Table(("lesson", *map(str, range(1, count + 1)), "solved", "predicted"), rows)
+    return Table(("lesson", *map(str, range(1, count + 1)), "solved", "predicted"), rows)
 
 
 def _predicted(lesson: str) -> list[tuple[str, dict[str, Any]]]:

@@ -18,7 +18,7 @@ from typing import Any
 from course.exercises.answers import NotAttempted, Wrong, expect_function
 from labkit.errors import LabError
 from labkit.interrupts import handler_kept
-from labkit.settings import Settings, logs_held_back
+from labkit.settings import Settings
 
 _AGAIN = 5.0  # code that catches the first interrupt gets another one after this many seconds
 _folders: list[tempfile.TemporaryDirectory] = []  # of the check that is running
@@ -163,6 +163,17 @@ def noting_rows(read: list[int], *tensors: Any) -> Any:
 
 
 @contextlib.contextmanager
+def _logs_held_back() -> Iterator[None]:
+    """Drop log records up to warnings in this block, of all loggers."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+@contextlib.contextmanager
 def learners_errors(name: str, remarks: Mapping[str, str] | None = None) -> Iterator[None]:
     """Engines run quietly in this block, and what the learner's code, `name`, raises becomes a verdict.
 
@@ -170,7 +181,7 @@ def learners_errors(name: str, remarks: Mapping[str, str] | None = None) -> Iter
         remarks: what to say, by a part of what is raised, in place of it: a likely mistake.
     """
     try:
-        with logs_held_back(logging.WARNING):
+        with _logs_held_back():
             yield
     except (NotAttempted, Wrong):
         raise

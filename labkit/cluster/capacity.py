@@ -10,10 +10,12 @@ from typing import Any
 from labkit.display.formatting import plural, size
 from labkit.errors import NoRoom, expect_int
 
-_BYTES = {"memory": "memory", "object_store_memory": "object store"}  # resources that are counted in bytes
+Problem = tuple[str, str]  # the fact that stops something, and the fix
+
 _ACCELERATOR = "accelerator_type:"  # and its name: a resource of a node with that kind of GPU
-_STANDARD = ("CPU", "GPU", "TPU", "memory")
-_OF_A_NODE = "node:"  # Ray's own resource of one node; only Ray knows which node that is
+_MEMORY = "memory"  # in bytes
+_STANDARD = ("CPU", "GPU", "TPU", _MEMORY)
+OF_A_NODE = "node:"  # how Ray's own resources of one node begin; only Ray knows which node that is
 QUIET_FOR = 20.0  # seconds without news of a run after which its panel says what it waits for
 
 
@@ -27,7 +29,6 @@ class Node:
     resources: dict[str, float]  # logical resources, such as {"CPU": 2.0}
     address: str  # its IP address
     labels: dict[str, str] = field(default_factory=dict)
-    accelerators: frozenset[str] = frozenset()  # kinds of its GPUs and the like, such as "T4"
 
     @property
     def cpus(self) -> float:
@@ -58,15 +59,15 @@ def check_worker_capacity(
         labels: that the node of each worker must have, as Ray's label selectors; () for none.
     """
     expect_int("start workers", "workers", workers)
-    each = {name: amount for name, amount in each.items() if amount}
+    each = _asked(each)
     attempt = f"start {plural(workers, 'worker')}" + (f" with {_amounts(each)} each" if each else "")
-    _refuse_wrong_case(nodes, each, attempt=attempt, ours=ours)
-    _refuse_labels(nodes, labels, attempt=attempt, ours=ours)
+    wrong = _wrong_case(nodes, each) or _lacking_labels(nodes, labels)
+    if wrong:
+        _refuse(attempt, *wrong, ours=ours)
+        return
     if labels and all(selector == labels[0] for selector in labels):
         nodes = [node for node in nodes if _has_labels(node, labels[0])]
-    more = _node_with(each, ours=ours) if _not_standard(each) or ours else "a larger cluster"
-    if _lacks_memory(nodes, each):
-        more = ""
+    more = _node_with(nodes, each, ours=ours)
     room, why, fix = _room([_places(node, each) for node in nodes], strategy)
     used = workers * each.get("CPU", 0)
     cpus = sum(node.cpus for node in nodes)
@@ -92,15 +93,20 @@ def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str,
     label_selector.
     """
     cpus = options.get("num_cpus")
-    asked = {"CPU": 1 if cpus is None else cpus, "GPU": options.get("num_gpus")}
-    asked |= {"memory": options.get("memory")} | dict(options.get("resources") or {})
-    accelerator = options.get("accelerator_type")
-    if accelerator:
-        asked[f"{_ACCELERATOR}{accelerator}"] = 0.001
-    each = {name: amount for name, amount in asked.items() if amount}
+    each = {
+        "CPU": 1 if cpus is None else cpus,
+        "GPU": options.get("num_gpus"),
+        "memory": options.get("memory"),
+        **(options.get("resources") or {}),
+    }
+    if options.get("accelerator_type"):
+        each[_ACCELERATOR + options["accelerator_type"]] = 0.001
     selector = options.get("label_selector") or {}
-    _refuse_labels(nodes, [selector], attempt=attempt, ours=ours)
-    nodes = [node for node in nodes if _has_labels(node, selector)] or nodes
+    wrong = _lacking_labels(nodes, [selector])
+    if wrong:
+        _refuse(attempt, *wrong, ours=ours)
+        return
+    nodes = [node for node in nodes if _has_labels(node, selector)]
     check_bundles_fit(nodes, [each], attempt=attempt, ours=ours)
 
 
@@ -113,13 +119,13 @@ def check_bundles_fit(
     ours: bool = True,
 ) -> None:
     """Refuse resources that are needed together, each bundle of one node, and that the nodes never have."""
-    # Ray knows names of its own, such as "node:10.0.0.7".
-    bundles = [
-        {name: n for name, n in each.items() if n and not name.startswith(_OF_A_NODE)} for each in bundles
-    ]
+    bundles = [_asked(each) for each in bundles]
     together = dict(sum(map(Counter, bundles), Counter()))
+    wrong = _wrong_case(nodes, together)
+    if wrong:
+        _refuse(attempt, *wrong, ours=ours)
+        return
     have = sum((Counter(node.resources) for node in nodes), Counter())
-    _refuse_wrong_case(nodes, together, attempt=attempt, ours=ours)
     fix = "ask for less"
     lacking = [each for each in bundles if not any(_places(node, each) for node in nodes)]
     if lacking:
@@ -133,13 +139,18 @@ def check_bundles_fit(
         fact = f"each needs {plural(len(bundles), 'node')}, because its strategy is STRICT_SPREAD, and the "
         fact += f"cluster has {plural(len(nodes), 'node')}"
         fix = 'strategy="SPREAD"'
-    elif any(amount > have[name] + 1e-6 for name, amount in together.items() if ":" not in name):
+    elif any(amount > have[name] + 1e-6 for name, amount in together.items()):
         fact = f"each needs {_amounts(together)}, and all nodes together have less "
         fact += f"({_available(nodes, together)})"
     else:
         return
-    more = "" if _lacks_memory(nodes, together) else f", or {_node_with(together, ours=ours)}"
-    _refuse(attempt, fact, fix + more, ours=ours)
+    more = _node_with(nodes, together, ours=ours)
+    _refuse(attempt, fact, ", or ".join(filter(None, (fix, more))), ours=ours)
+
+
+def _asked(each: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the amounts that are asked for, without what only Ray knows, such as "node:10.0.0.7"."""
+    return {name: amount for name, amount in each.items() if amount and not name.startswith(OF_A_NODE)}
 
 
 def _room(places: list[int], strategy: str) -> tuple[int, str, str]:
@@ -159,60 +170,45 @@ def _room(places: list[int], strategy: str) -> tuple[int, str, str]:
 
 def _places(node: Node, each: Mapping[str, float]) -> int:
     """Return how many times a node has these resources."""
-    kinds = {name.removeprefix(_ACCELERATOR) for name in each if name.startswith(_ACCELERATOR)}
-    if not kinds <= node.accelerators:
-        return 0
-    counted = ((name, n) for name, n in each.items() if n and ":" not in name)
-    times = (math.floor(node.resources.get(name, 0) / n + 1e-9) for name, n in counted)
+    times = (math.floor(node.resources.get(name, 0) / amount + 1e-9) for name, amount in each.items())
     return min(times, default=10**6)
 
 
-def _lacks_memory(nodes: list[Node], each: Mapping[str, float]) -> bool:
-    """Return whether no node has that much memory: one more node of the same machine wouldn't either."""
-    most = {name: max((node.resources.get(name, 0) for node in nodes), default=0) for name in _BYTES}
-    return any(each.get(name, 0) > amount for name, amount in most.items())
-
-
-def _not_standard(each: Mapping[str, float]) -> list[str]:
-    return [name for name in each if name not in (*_STANDARD, *_BYTES)]
-
-
-def _node_with(each: Mapping[str, float], *, ours: bool) -> str:
-    """Return how to get a node that has these resources."""
-    own = _not_standard(each)
+def _node_with(nodes: list[Node], each: Mapping[str, float], *, ours: bool) -> str:
+    """Return how to get a node that has these resources; "" if one more of the same machine hasn't either."""
+    most = max((node.resources.get(_MEMORY, 0) for node in nodes), default=0)
+    if each.get(_MEMORY, 0) > most:
+        return ""
+    own = [name for name in each if name not in _STANDARD]
     kinds = [name.removeprefix(_ACCELERATOR) for name in own if name.startswith(_ACCELERATOR)]
     if kinds:
         return f"connect to a cluster that has a {kinds[0]}"
     if not ours:
-        return "add a node that has it"
+        return "add such a node"
     return f"lab.add_node(cpus=…, resources={{{own[0]!r}: …}})" if own else "lab.add_node(cpus=…)"
 
 
-def _refuse_wrong_case(nodes: list[Node], each: Mapping[str, float], *, attempt: str, ours: bool) -> None:
-    """Refuse "cpu": Ray takes it for a custom resource, next to its CPU."""
+def _wrong_case(nodes: list[Node], each: Mapping[str, float]) -> Problem | None:
+    """Return the problem with "cpu": Ray takes it for a custom resource, next to its CPU."""
     right = {name.lower(): name for name in _STANDARD}
     for name, amount in each.items():
         meant = right.get(name.lower(), name)
         if meant != name and not any(node.resources.get(name) for node in nodes):
             fact = f"no node has the resource {name!r}, and Ray's own is spelled {meant!r}"
-            fix = f"{{{meant!r}: {amount:g}}} in place of {{{name!r}: {amount:g}}}"
-            _refuse(attempt, fact, fix, ours=ours)
+            return fact, f"{{{meant!r}: {amount:g}}} in place of {{{name!r}: {amount:g}}}"
+    return None
 
 
-def _refuse_labels(
-    nodes: list[Node], selectors: Sequence[Mapping[str, str]], *, attempt: str, ours: bool
-) -> None:
-    """Refuse labels that no node has."""
+def _lacking_labels(nodes: list[Node], selectors: Sequence[Mapping[str, str]]) -> Problem | None:
+    """Return the problem with labels that no node has."""
     for selector in selectors:
         if selector and not any(_has_labels(node, selector) for node in nodes):
-            labels = ({name: node.labels.get(name) for name in selector} for node in nodes)
-            has = ", ".join(f"{node.name} {of_node}" for node, of_node in zip(nodes, labels, strict=True))
-            fact = (
-                f"each needs a node with the labels {dict(selector)}, and none has them ({has or 'no node'})"
-            )
-            fix = "leave label_selector out, or use a cluster with such a node"
-            _refuse(attempt, fact, fix, ours=ours)
-            return
+            asked = {node.name: {name: node.labels.get(name) for name in selector} for node in nodes}
+            has = ", ".join(f"{node} {labels}" for node, labels in asked.items())
+            fact = f"each needs a node with the labels {dict(selector)}, and none has them "
+            fact += f"({has or 'no node'})"
+            return fact, "leave label_selector out, or use a cluster with such a node"
+    return None
 
 
 def _has_labels(node: Node, selector: Mapping[str, str]) -> bool:
@@ -232,8 +228,8 @@ def _amounts(each: Mapping[str, float]) -> str:
 
 def _amount(name: str, amount: float) -> str:
     """Return an amount in words: ``2 CPU``, ``640 GB memory``, ``an accelerator of type T4``."""
-    if name in _BYTES:
-        return f"{size(amount)} {_BYTES[name]}"
+    if name == _MEMORY:
+        return f"{size(amount)} memory"
     if name.startswith(_ACCELERATOR):
         return f"an accelerator of type {name.removeprefix(_ACCELERATOR)}"
     return f"{amount:g} {name}"
@@ -246,10 +242,10 @@ def _available(nodes: list[Node], each: Mapping[str, float]) -> str:
 
 
 def _has(node: Node, name: str) -> str:
-    kind = name.removeprefix(_ACCELERATOR)
-    if kind != name:
-        return f"{'with' if kind in node.accelerators else 'without'} a {kind}"
-    return _amount(name, node.resources.get(name, 0))
+    amount = node.resources.get(name, 0)
+    if name.startswith(_ACCELERATOR):
+        return f"{'with' if amount else 'without'} a {name.removeprefix(_ACCELERATOR)}"
+    return _amount(name, amount)
 
 
 def waits_for(turns: Sequence[list[dict[str, float]]] = ()) -> str:
@@ -296,13 +292,11 @@ def words_on_a_wait(
 
 
 def _awaited(name: str, amount: float, free: Mapping[str, float], there: Mapping[str, float]) -> str:
-    if name.startswith(_ACCELERATOR) and not there.get(name):
-        return f"{_amount(name, amount)} (no node has one)"
+    words = _amount(name, amount)
     if name.startswith(_ACCELERATOR):
-        return _amount(name, amount)
-    if name in _BYTES:
-        return f"{_amount(name, amount)} ({size(free.get(name, 0))} of {size(there.get(name, 0))} free)"
-    return f"{_amount(name, amount)} ({free.get(name, 0):g} of {there.get(name, 0):g} free)"
+        return words if there.get(name) else f"{words} (no node has one)"
+    shown = size if name == _MEMORY else "{:g}".format
+    return f"{words} ({shown(free.get(name, 0))} of {shown(there.get(name, 0))} free)"
 
 
 def _refuse(attempt: str, fact: str, fix: str, *, ours: bool) -> None:

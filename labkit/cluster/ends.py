@@ -40,10 +40,12 @@ def how_it_ended(text: str, pid: int | None = None) -> str:
     code = exit_code(process_of(text) if pid is None else pid)
     if code is not None:
         return ended_with(code)
-    if detail is not None and _ray.CONNECTION not in detail[1]:
-        return f"Ray says: {detail[1][:_DETAIL_SHOWN].strip()}"
-    reason = _own_reason(text)
-    return reason or "it may have crashed or been killed, and Ray doesn't know which"
+    reason = detail
+    if detail is None or _ray.CONNECTION in detail[1]:
+        reason = _ray.ENDED_BY_RAY.search(text)  # such as "it was killed by `ray.kill`"
+    if reason is not None:
+        return f"Ray says: {reason[1][:_DETAIL_SHOWN].strip()}"
+    return "it may have crashed or been killed, and Ray doesn't know which"
 
 
 @contextlib.contextmanager
@@ -76,11 +78,9 @@ def exit_code(pid: int | None) -> int | None:
     if lab is None or pid is None:
         return None
     deadline = time.monotonic() + _WAIT
-    code = lab.exit_codes().get(pid)
-    while code is None and time.monotonic() < deadline:
+    while pid not in lab.exit_codes() and time.monotonic() < deadline:
         time.sleep(0.05)
-        code = lab.exit_codes().get(pid)
-    return code
+    return lab.exit_codes().get(pid)
 
 
 def ended_with(code: int) -> str:
@@ -105,9 +105,3 @@ def log_of(pid: int | None) -> str:
         if any(line.strip() and line[0] != ":" for line in path.read_text(errors="replace").splitlines()):
             return str(path)
     return ""
-
-
-def _own_reason(text: str) -> str:
-    """Return Ray's reason where it ended an actor itself, such as ``it was killed by `ray.kill` ``."""
-    because = _ray.ENDED_BY_RAY.search(text)
-    return f"Ray says: {because[1][:_DETAIL_SHOWN].strip()}" if because else ""

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from labkit import interrupts
 from labkit.cluster import connection
-from labkit.cluster.capacity import Node, check_worker_capacity
+from labkit.cluster.capacity import OF_A_NODE, Node, check_worker_capacity
 from labkit.display import cards
 from labkit.display.formatting import size
 from labkit.errors import LabError
@@ -136,23 +136,18 @@ class Cluster:
         fact = f"the lab did not start the cluster at {self.address}"
         return LabError(attempt, fact, "use that cluster's own tools")
 
-    def check_capacity(
-        self, *, workers: int, cpus_per_worker: float = 1, gpus_per_worker: float = 0, data: bool = False
-    ) -> None:
+    def check_capacity(self, *, workers: int) -> None:
         """Refuse a run whose workers do not fit: Ray would wait forever and report nothing.
 
         On a cluster that the lab did not start, nodes may join by themselves: there it only warns.
 
         Args:
-            workers: number of training workers.
-            cpus_per_worker, gpus_per_worker: logical resources of each.
-            data: whether a Ray Data pipeline feeds them, which needs a CPU of its own.
+            workers: number of training workers, with a CPU each. A panel checks all that a trainer asks for.
 
         Raises:
             LabError: with the numbers, and what to change.
         """
-        each = {"CPU": cpus_per_worker, "GPU": gpus_per_worker}
-        check_worker_capacity(self.nodes, workers=workers, each=each, data=data, ours=self.is_ours)
+        check_worker_capacity(self.nodes, workers=workers, each={"CPU": 1}, ours=self.is_ours)
 
     # -- how it displays itself ---------------------------------------------------------------------
 
@@ -173,9 +168,6 @@ class Cluster:
         where = Markup("{} · {}").format(self.address, origin)
         if self.dashboard_url:
             where += Markup(' · <a href="{}" target="_blank">dashboard</a>').format(self.dashboard_url)
-        why = self._not_forked()
-        if why:
-            where += f" · some workers start slowly, as new Pythons ({why})"
         table = cards.table(("node", "state", "CPUs", "GPUs", "object store", "address"), rows)
         return str(cards.card("Ray cluster", ("ok", "running"), cards.rule(table), dim=where))
 
@@ -185,10 +177,6 @@ class Cluster:
         An exit status, or minus the number of a signal. Ray starts some workers itself, which aren't here.
         """
         return {}
-
-    def _not_forked(self) -> str:
-        """Return why Ray starts workers of this process as new Pythons although they should be forked."""
-        return ""
 
     def __enter__(self) -> "Cluster":
         return self
@@ -212,12 +200,7 @@ def _as_node(entry: dict[str, Any]) -> Node:
         id=entry["NodeID"],
         alive=entry["Alive"],
         # Ray counts internals among the resources ("node:10.0.0.7"); no learner asks for those.
-        resources={name: amount for name, amount in resources.items() if ":" not in name},
+        resources={name: amount for name, amount in resources.items() if not name.startswith(OF_A_NODE)},
         address=entry["NodeManagerAddress"],
         labels=dict(entry.get("Labels", {})),
-        accelerators=frozenset(
-            name.removeprefix("accelerator_type:")
-            for name in resources
-            if name.startswith("accelerator_type:")
-        ),
     )

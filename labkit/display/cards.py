@@ -1,6 +1,6 @@
 """Cards and tables as HTML. Everything that is not `Markup` already is escaped.
 
-    >>> card("Object store", "running", text("2 buckets"), dim="http://127.0.0.1:9000")
+    >>> card("Object store", ("ok", "running"), text("2 buckets"), dim="http://127.0.0.1:9000")
 
 The style sheet is part of each card: cells are run again, deleted and copied one by one, and an export has
 no kernel. It uses only JupyterLab's own CSS variables, each with a fallback that is legible on white and on
@@ -72,17 +72,13 @@ color:inherit;background:none;font:12px/1.5 var(--jp-code-font-family,ui-monospa
 NOTHING = Markup()
 Cell = str | tuple[str, str]
 
-_STATUS = {"running": "dim", "finished": "ok", "failed": "bad", "stopped": "wait"}  # kinds of `mark`
 
-
-def card(title: str, status: str | tuple[str, str], *parts: str, dim: str = "") -> Markup:
+def card(title: str, status: tuple[str, str], *parts: str, dim: str = "") -> Markup:
     """Draw a card: title, status and a dim text in its head, and `parts` below.
 
     Args:
-        status: "running", "finished", "failed", "stopped", or (kind, words) with a kind of `mark`.
+        status: (kind, words), as `mark` takes them.
     """
-    if isinstance(status, str):
-        status = _STATUS[status], status
     return frame(head(title, mark(*status), mark("dim", dim)), *parts)
 
 
@@ -154,26 +150,6 @@ def table(
 
 def _cell(cell: Cell) -> Markup:
     return Markup("<td>{}</td>").format(mark(*cell) if isinstance(cell, tuple) else cell)
-
-
-class Table:
-    """Rows of numbers and strings under a head, and a line below; displays itself, also in a terminal."""
-
-    def __init__(self, head: Sequence[str], rows: Sequence[Sequence[object]], line: str = "") -> None:
-        self.head = tuple(head)
-        self.rows = [tuple(row) for row in rows]
-        self.line = line
-
-    def __repr__(self) -> str:
-        rows = [self.head, *([str(cell) for cell in row] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        if self.line:
-            lines.append(self.line)
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return str(frame(rule(table(self.head, self.rows)), text(self.line) if self.line else NOTHING))
 
 
 def _div(kind: str, *parts: str) -> Markup:

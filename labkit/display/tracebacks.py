@@ -48,6 +48,12 @@ def shorten_text(text: str) -> str:
     return "\n".join(lines).strip() or text.strip()[-_MESSAGE_WIDTH:] or "no message"
 
 
+def passed_through(error: BaseException, *packages: str) -> bool:
+    """Return whether code of one of the packages raised an exception, or let it pass."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").startswith(packages) for frame, _ in frames)
+
+
 def shows_own(text: str) -> bool:
     """Return whether the short form of a formatted traceback has a line of the reader's own code."""
     frames, _ = _parse(text)

@@ -29,7 +29,6 @@ from labkit.cluster import (
 from labkit.errors import expect_int
 from labkit.local.nodes import OBJECT_STORE_BYTES, LocalCluster
 from labkit.local.preload import modules_of
-from labkit.local.variables import Changes
 from labkit.settings import Settings
 
 __all__ = ["Cluster", "Node", "connect", "current", "start"]
@@ -60,7 +59,7 @@ def start(
         LabError: a node did not start, or an argument has a value that cannot work.
         RunStopped: the reader interrupted; nothing is left running.
     """
-    settings = Settings.given(settings)
+    settings = settings or Settings.from_env()
     modules = modules_of(preload)
     expect_int("start a cluster", "nodes", 1 if nodes is None else nodes)
     expect_int("start a cluster", "cpus_per_node", 1 if cpus_per_node is None else cpus_per_node)
@@ -105,18 +104,12 @@ def _name_what_workers_lack(running: LocalCluster) -> None:
             "to get these: lab.stop(), then cluster.start() again",
             stacklevel=3,
         )
-    late = {
-        name
-        for name in now.names | running.changes.names
-        if _value(now, name) != _value(running.changes, name)
-    }
+    given = running.changes
+    names = now.names | given.names
+    late = {name for name in names if now.env_vars.get(name) != given.env_vars.get(name)}
     if late:
         warnings.warn(
             f"{', '.join(sorted(late))} changed after this process had connected, and its workers have the "
             "values from before; to give them these: ray.shutdown(), then cluster.start() again",
             stacklevel=3,
         )
-
-
-def _value(changes: Changes, name: str) -> str | None:
-    return {**changes.env_vars, **changes.handed}.get(name)

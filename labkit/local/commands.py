@@ -19,7 +19,7 @@ from labkit.settings import Settings
 
 def add_to(add: Callable[[Callable], argparse.ArgumentParser]) -> None:
     """Add the commands to a parser; `add` makes the subparser of a function."""
-    add(doctor).add_argument("--json", action="store_true", help="for programs")
+    add(doctor)
     add(stop)
     age = "for how long nothing was written into it, as in 7d or 12h; default: 7d"
     cleaning = add(clean)
@@ -28,9 +28,9 @@ def add_to(add: Callable[[Callable], argparse.ArgumentParser]) -> None:
     add(home)
 
 
-def doctor(options: argparse.Namespace) -> int:
+def doctor(_: argparse.Namespace) -> int:
     """Check whether the lessons can run here, and print how to fix what is wrong."""
-    return diagnose().say(as_json=options.json)
+    return diagnose().say()
 
 
 def stop(_: argparse.Namespace) -> int:

@@ -7,10 +7,9 @@ The doctor looks at files and sockets and imports nothing heavy, so it answers a
 """
 
 import os
-import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 import psutil
@@ -21,59 +20,35 @@ from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
 from labkit.local import family, temporary
 from labkit.local.supervisor import KEEP
-from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings, absolute
+from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings
 
 _GB = 1e9
 _EXTRAS = ("lessons", "tensorflow", "spark", "recipes")
 _INSTALL = f"make setup, or: pip install -c constraints.txt -e '.[{','.join(_EXTRAS)}]'"
 
 
-def _never(_: str) -> bool:
-    return False
-
-
-def _is_true(value: str) -> bool:
-    return value.lower() in ("1", "true")
-
-
-def _is_false(value: str) -> bool:
-    return value.lower() in ("0", "false")
-
-
 _LAUNCHED = "another launcher's (torchrun, Slurm), by which torch would look for ranks that are not there"
-_CONNECT = "pyspark would use Spark Connect, and TorchDistributor (lesson 07) can't"
-# (variable, whether a value does no harm, what it does otherwise)
-_ELSEWHERE: tuple[tuple[str, Callable[[str], bool], str], ...] = (
-    ("RAY_TRAIN_V2_ENABLED", _is_true, "the lab needs the second version of Ray Train, which is the default"),
-    ("SPARK_REMOTE", _never, _CONNECT),
-    ("SPARK_API_MODE", lambda value: value.lower() == "classic", _CONNECT),
-    ("SPARK_CONNECT_MODE_ENABLED", _is_false, _CONNECT),
-    (
-        "PYSPARK_SUBMIT_ARGS",
-        lambda value: value == "pyspark-shell",
-        "Spark (lesson 07) would start with these options instead of the lab's",
+# Variable: (values that do no harm, what others do)
+_ELSEWHERE: dict[str, tuple[Sequence[str], str]] = {
+    "RAY_TRAIN_V2_ENABLED": (
+        ("1", "true"),
+        "the lab needs the second version of Ray Train, which is the default",
     ),
-    ("PYSPARK_GATEWAY_PORT", _never, "pyspark (lesson 07) would look for the Java of another shell"),
-    (
-        "KERAS_BACKEND",
-        lambda value: value.lower() == "tensorflow",
-        "lesson 04 trains with Keras on TensorFlow",
-    ),
-    ("RANK", _never, _LAUNCHED),
-    ("WORLD_SIZE", _never, _LAUNCHED),
-    ("LOCAL_RANK", _never, _LAUNCHED),
-    ("TF_CONFIG", _never, "TensorFlow (lesson 04) would wait for the cluster that it describes"),
-    (
-        "GLOO_SOCKET_IFNAME",
-        lambda value: value in psutil.net_if_addrs(),
+    "KERAS_BACKEND": (("tensorflow",), "lesson 04 trains with Keras on TensorFlow"),
+    "RANK": ((), _LAUNCHED),
+    "WORLD_SIZE": ((), _LAUNCHED),
+    "LOCAL_RANK": ((), _LAUNCHED),
+    "TF_CONFIG": ((), "TensorFlow (lesson 04) would wait for the cluster that it describes"),
+    "GLOO_SOCKET_IFNAME": (
+        tuple(psutil.net_if_addrs()),
         "this machine has no network interface of that name, and torch's ranks can't meet",
     ),
-)
+}
 
 
 def doctor(settings: Settings | None = None) -> Diagnosis:
     """Look at everything that the lessons need, with the environment's settings unless others are given."""
-    findings = list(_relative_home())  # before they are read, which makes them absolute
+    findings: list[Finding] = []
     try:
         settings = settings or Settings.from_env()
     except LabError as error:
@@ -81,14 +56,6 @@ def doctor(settings: Settings | None = None) -> Diagnosis:
         settings = Settings(home=CHECKOUT / ".labkit")
     checks = (_variables, _of_other_tutorials, _temporary, _packages, _machine, _home, _gpu, _object_store)
     return Diagnosis((*findings, *(finding for check in checks for finding in check(settings))))
-
-
-def _relative_home() -> Iterator[Finding]:
-    """Look for a relative home: in a shell in another folder it is another home, without these runs."""
-    path = os.environ.get("LABKIT_HOME", "").strip()
-    if path and not os.path.isabs(os.path.expanduser(path)):
-        text = "LABKIT_HOME is a relative path, which is another folder after each `cd`"
-        yield Finding("settings", False, text, f"export LABKIT_HOME={shlex.quote(absolute(path))}")
 
 
 def _variables(_: Settings) -> Iterator[Finding]:
@@ -102,16 +69,16 @@ def _variables(_: Settings) -> Iterator[Finding]:
 
 def _of_other_tutorials(_: Settings) -> Iterator[Finding]:
     """Look for variables that engines read, and that were set for something other than the lessons."""
-    for name, is_fine, effect in _ELSEWHERE:
+    for name, (harmless, effect) in _ELSEWHERE.items():
         value = os.environ.get(name, "").strip()
-        if value and not is_fine(value):
+        if value and value not in harmless and value.lower() not in harmless:
             # Lesson 03 and all later ones need Ray Train, and so it blocks.
             blocking = name == "RAY_TRAIN_V2_ENABLED"
             yield Finding("variables", False, f"{name} is set: {effect}", f"unset {name}", blocking)
 
 
 def _temporary(_: Settings) -> Iterator[Finding]:
-    """Look at the folder for temporary files. What the lab starts gets one that fits, a notebook doesn't."""
+    """Look at the folder for temporary files. What the lab starts leaves such a one, a notebook doesn't."""
     problem = temporary.problem(os.environ)
     if problem:
         text = f"{problem}; DataLoader workers of a notebook may fail there"
@@ -135,10 +102,6 @@ def _machine(_: Settings) -> Iterator[Finding]:
     # A cluster with two workers that have imported torch uses between 2 and 3 GB.
     good = cores >= 2 and available >= 3 * _GB
     yield Finding("machine", good, text, fix, blocking=total < 3 * _GB)
-    problem = machine.loopback_problem()
-    if problem:  # all of the lab's processes talk to one another over it
-        text = f"127.0.0.1 cannot be used: {problem}"
-        yield Finding("loopback", False, text, machine.LOOPBACK_UP, blocking=True)
     free = machine.shared_memory()
     if free is not None:
         text = f"{free / _GB:.1f} GB free in /dev/shm"

@@ -24,6 +24,7 @@ from labkit.settings import NODE_NAME
 MARK = "LABKIT_GROUP"
 CLUSTER = "cluster"  # the group of the nodes with their fork servers
 STORE = "store"  # the group of the object server
+_GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 SUPERVISOR = "supervisor"  # the group of the supervisor, and of what it inherits and nothing else explains
 
 
@@ -160,12 +161,12 @@ def other_homes(lab: str) -> list[Path]:
     return sorted(homes)
 
 
-def end(lab: str, group: str | None = None, node: str | None = None, *, grace: float = 3.0) -> list[str]:
+def end(lab: str, group: str | None = None, node: str | None = None) -> list[str]:
     """Stop processes of a lab, all but this one. Return role and pid of the daemons among them.
 
     First the process that started last in each session gets SIGTERM, because it depends on the others: a
     raylet signs off at its GCS, and waits long for one that has ended. Then the rest get SIGTERM, and
-    what still runs after `grace` seconds gets SIGKILL.
+    what still runs after some seconds gets SIGKILL.
     """
     members = running(lab, group, node)
     if not members:
@@ -175,8 +176,8 @@ def end(lab: str, group: str | None = None, node: str | None = None, *, grace: f
     last_of_session = {daemon.session: daemon.process for daemon in daemons}
     processes = {member.process for member in members}
     folders = process_info.listening_folders(processes)
-    process_info.terminate(list(last_of_session.values()), grace=grace)
-    for patience in (grace / 3, 0):
+    process_info.terminate(list(last_of_session.values()), grace=_GRACE)
+    for patience in (_GRACE / 3, 0):
         # With what was started meanwhile. What is no longer listed, since its parent has ended, stays in.
         processes |= {member.process for member in running(lab, group, node)}
         folders |= process_info.listening_folders(processes)

@@ -130,11 +130,7 @@ class Lab:
         It is stopped with its group. `env` is this process's environment by default, `stdin` a file
         descriptor.
         """
-        try:
-            folder = os.getcwd()
-        except OSError:  # it was removed
-            folder = "/"
-        environment = temporary.with_a_short_one(os.environ if env is None else env, self.make_folder)
+        environment = temporary.without_unusable(os.environ if env is None else env)
         environment |= self.mark(group)
         connection, answer = self._request(
             "start",
@@ -143,7 +139,7 @@ class Lab:
             group=group,
             log=str(log),
             env=environment,
-            folder=folder,
+            folder=os.getcwd(),
         )
         connection.close()
         if "error" in answer:
@@ -185,10 +181,7 @@ class Lab:
         """Stop a group, one of its nodes, or all that the lab runs here. Return what was running."""
         stopped = self._ask("stop", group=group, node=node)
         if stopped is None:  # there is no supervisor, or it was killed
-            stopped = family.end(self.id, group, node)
-            if not self.running():
-                temporary.remove_links(self.folder)
-            return stopped
+            return family.end(self.id, group, node)
         if group is None and not wait_until(lambda: not self.running(), seconds=_END_SECONDS, check=int):
             family.end(self.id)
         return stopped

@@ -20,7 +20,7 @@ from labkit import interrupts, process_info
 from labkit.cluster import connection
 from labkit.cluster.capacity import Node
 from labkit.cluster.handle import Cluster
-from labkit.display.progress import Waiting
+from labkit.display.progress import waiting
 from labkit.errors import BadInput, NotReachable, expect_int
 from labkit.files import private_file
 from labkit.interrupts import alone, wait_until
@@ -109,8 +109,7 @@ class LocalCluster(Cluster):
     def start(self, nodes: int, *, cpus: int, object_store_bytes: int, check: Callable[[], None]) -> None:
         """Start the head, connect to it, and start the other nodes. `check` is called while it waits."""
         try:
-            with Waiting("starting the cluster", unit="nodes") as waiting:
-                waiting(0, 1)
+            with waiting("starting the cluster"):
                 self._start_head(cpus, object_store_bytes, check)
                 self.connect()
             for _ in range(1, nodes):
@@ -144,8 +143,8 @@ class LocalCluster(Cluster):
 
     def changes_now(self) -> Changes:
         """Return what differs between this process and the nodes, which another kernel may have started."""
-        here = temporary.with_a_short_one(os.environ, self._lab.make_folder)
-        return changes(here, self._raylets().values(), forked=self.preloader is not None)
+        here = temporary.without_unusable(os.environ)
+        return changes(here, self._raylets().values())
 
     @property
     def is_running(self) -> bool:
@@ -175,8 +174,7 @@ class LocalCluster(Cluster):
         names = {node.name for node in nodes}
         name = next(f"node-{k}" for k in range(2, 1000) if f"node-{k}" not in names)
         undo = interrupts.stoppable(f"the start of {name}", undo=lambda: self._stop_node(name))
-        with undo as check, Waiting(f"starting {name}", unit="nodes") as waiting:
-            waiting(0, 1)
+        with undo as check, waiting(f"starting {name}"):
             for node in nodes:
                 if not node.alive:  # its raylet ended by itself, and has left something behind
                     self._stop_node(node.name)
@@ -236,9 +234,6 @@ class LocalCluster(Cluster):
 
     def exit_codes(self) -> dict[int, int]:
         return self.preloader.exit_codes() if self.preloader is not None else {}
-
-    def _not_forked(self) -> str:
-        return self.preloader.not_forked(node.name for node in self.nodes) if self.preloader else ""
 
     # -- its nodes ----------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ def start_public(tables: Mapping[str, Any], settings: Settings | None = None) ->
     expect_installed(attempt, "pyarrow")
     import pyarrow.parquet
 
-    home = Settings.given(settings).make_home()
+    home = (settings or Settings.from_env()).make_home()
     group = f"public-{secrets.token_hex(4)}"
     folder = home / "public" / group
     log = home / "public" / "rclone.log"
@@ -183,4 +183,4 @@ def _serve(
 
 def _listens(pid: int, port: int) -> bool:
     """Return whether this process listens there, and not another one that was faster."""
-    return any(number == port for number, _ in process_info.listening(pid))
+    return port in process_info.listening(pid)

@@ -10,9 +10,8 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -20,24 +19,18 @@ from labkit import process_info
 from labkit.errors import BadInput
 from labkit.files import atomic_write
 from labkit.local import family
-from labkit.local.forkserver.worker import ENDS, REFUSED
+from labkit.local.forkserver.worker import ENDS
 from labkit.local.lab import Lab
 from labkit.local.variables import Changes
 from labkit.settings import NODE_NAME
 
 Modules = tuple[Sequence[str], Sequence[str], Sequence[str]]
 
-_LIBRARIES: tuple[str, ...] = (
-    "pandas",
-    "pyarrow.dataset",
-    "pyarrow.fs",
-    "pyarrow.parquet",
-    "pydantic",
-    "requests",
-    "rich",
-)
-_LIBRARIES += ("aiobotocore.session", "s3fs", "PIL.Image")  # what Ray's own libraries import of others …
-_LIBRARIES += ("zmq",)  # … and by which a panel hears of a worker
+_LIBRARIES = (
+    "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich",
+    "aiobotocore.session", "s3fs", "PIL.Image",  # what Ray's own libraries import of others …
+    "zmq",  # … and by which a panel hears of a worker
+)  # fmt: skip
 _SHORTER = "labkit.local.forkserver.shorter_start"
 _TORCH = ("torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
 # What the first optimizer of a process imports: it takes longer than torch. In pieces, since a request waits
@@ -127,17 +120,23 @@ class Preloader:
         given = {k: v for k, v in environment.items() if not k.startswith("RAY_")}
         if environment.get("RAY_LD_PRELOAD_ON_WORKERS") != "1":
             given.pop("LD_PRELOAD", None)
-        path, log = self._folder / f"fork-{node}-{os.getpid()}", self._log_of(node)
+        path = self._folder / f"fork-{node}-{os.getpid()}"
+        log = self._folder / f"forkserver-{node}.log"  # what it can't import, and which requests it refuses
         for old in (path, log):
             old.unlink(missing_ok=True)
         command = [sys.executable, "-P", "-m", "labkit.local.forkserver.server", str(os.getpid())]
         command.append(json.dumps(self._modules))
-        about: dict[str, Any] = {"group": family.CLUSTER, "log": log, "env": {**given, NODE_NAME: node}}
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(path))
             path.chmod(0o600)
             listener.listen(128)  # requests during the imports wait for their end
-            started = self._lab.start(command, stdin=listener.fileno(), **about)
+            started = self._lab.start(
+                command,
+                group=family.CLUSTER,
+                log=log,
+                env={**given, NODE_NAME: node},
+                stdin=listener.fileno(),
+            )
         self._servers[node] = started.pid, path
 
     def serve(self, node: str, raylet: psutil.Process, *, job_id: str) -> None:
@@ -153,26 +152,18 @@ class Preloader:
             changed = self.changes.applied_to(environment)
             rays = {k: v for k, v in changed.items() if k.startswith("RAY_")}
             rays |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
-            about = {
+            path = self._folder / f"fork-{job_id}-{raylet.pid}"  # where the clients look
+            job = {
                 "environment": rays,
+                "path": str(path),
                 "client": self.py_executable,
                 "changed": sorted(self.changes.names),
-                "handed": {name: environment.get(name) for name in self.changes.handed},
             }
-            path = self._folder / f"fork-{job_id}-{raylet.pid}"  # where the clients look
             pid, prepared = self._servers[node]
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
                 server.connect(str(prepared))
-                server.send(json.dumps({**about, "path": str(path)}).encode())
+                server.send(json.dumps(job).encode())
             self._servers[node] = pid, prepared.rename(path)
-
-    def not_forked(self, nodes: Iterable[str]) -> str:
-        """Say why workers of this connection were started as new Pythons; empty if all were forked."""
-        lines = []
-        for node in nodes:
-            with contextlib.suppress(OSError):
-                lines += self._log_of(node).read_text(errors="replace").splitlines()
-        return next((line for line in reversed(lines) if line.startswith(REFUSED)), "")
 
     def exit_codes(self) -> dict[int, int]:
         """Return, by pid, how forked workers ended: an exit status, or minus the number of a signal."""
@@ -182,10 +173,6 @@ class Preloader:
                 lines = Path(f"{path}{ENDS}").read_text().splitlines()
                 codes |= {int(pid): int(code) for pid, code in map(str.split, lines)}
         return codes
-
-    def _log_of(self, node: str) -> Path:
-        """Return the log of a node's server: what it could not import, and which requests it refused."""
-        return self._folder / f"forkserver-{node}.log"
 
     def stop(self) -> None:
         """End the servers: each is for one connection. The workers that they forked go on."""

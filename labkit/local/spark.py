@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import secrets
-import socket
 import sys
 from importlib import util
 from pathlib import Path
@@ -29,9 +28,6 @@ from labkit.spark import prepared
 from labkit.spark.prepared import LOOPBACK, folder_of
 
 __all__ = ["prepare"]
-
-# Variable → (the reader's folder for temporary files, the link to it that `prepare` has set instead).
-_shortened: dict[str, tuple[str, str]] = {}
 
 _KEEP_SECONDS = 5  # the driver's JVM ends with its kernel: there is nothing that a new kernel could use
 # For JVMs that live for minutes on few cores: the quick compiler and a collector with one thread.
@@ -78,7 +74,7 @@ def prepare(*, settings: Settings | None = None) -> None:
     """
     expect_installed("start Spark", "pyspark")
     _refuse_what_is_in_the_way()
-    lab = Lab(Settings.given(settings).make_home())
+    lab = Lab((settings or Settings.from_env()).make_home())
     folder = folder_of(lab.home)
     pyspark = util.find_spec("pyspark")
     assert pyspark is not None and pyspark.origin is not None
@@ -115,26 +111,17 @@ def prepare(*, settings: Settings | None = None) -> None:
         "GLOO_SOCKET_IFNAME": LOOPBACK,
     }
     os.environ.update({name: str(value) for name, value in variables.items()})
-    _set_temporary_folder(lab)
+    _leave_unusable_folders()
     prepared.use(prepared.Prepared(lab.home, folder, lab.mark(group()), lambda: _ranks(lab)))
 
 
-def _set_temporary_folder(lab: Lab) -> None:
-    """Set a folder in which sockets fit: the JVM and the ranks of local mode inherit it.
+def _leave_unusable_folders() -> None:
+    """Remove the variable of a folder in which sockets don't fit: the JVM and the ranks would inherit it.
 
     torch's DataLoader listens there, and its processes hang without a word where the path is too long.
     """
-    for name, (folder, link) in _shortened.items():
-        if os.environ.get(name) == link:  # it is gone if the lab was stopped in between
-            os.environ[name] = folder
-    _shortened.clear()
-    fitting = temporary.with_a_short_one(os.environ, lab.make_folder)
-    for name, folder in dict(os.environ).items():
-        if name not in fitting:
-            del os.environ[name]
-        elif fitting[name] != folder:
-            os.environ[name] = fitting[name]
-            _shortened[name] = folder, fitting[name]
+    for name in os.environ.keys() - temporary.without_unusable(os.environ).keys():
+        del os.environ[name]
 
 
 def _ranks(lab: Lab) -> list[psutil.Process]:
@@ -154,32 +141,15 @@ def _link(link: Path, target: Path) -> None:
 
 def _refuse_what_is_in_the_way() -> None:
     """Raise `BadInput` if a variable that another tutorial has set makes `SparkSession.builder` fail."""
-    variables = [name for name in _in_the_way() if name in os.environ]
+    names = ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"]  # a Spark Connect server
+    if os.environ.get("SPARK_API_MODE", "").lower() != "classic":
+        names.append("SPARK_API_MODE")
+    if "pyspark-shell" not in os.environ.get("PYSPARK_SUBMIT_ARGS", "").split():
+        names.append("PYSPARK_SUBMIT_ARGS")  # spark-submit misses what it should run
+    variables = [name for name in names if name in os.environ]
     if not variables:
         return
     values = " and ".join(f"{name}={os.environ[name]!r}" for name in variables)
-    plural = len(variables) > 1
-    fact = f"{values}, which another tutorial has set, {'are' if plural else 'is'} in the way"
-    names = ", ".join(f'os.environ["{name}"]' for name in variables)
-    raise BadInput("start Spark on this machine", fact, f"import os; del {names}, then run the cell again")
-
-
-def _in_the_way() -> list[str]:
-    """List the variables that lead `SparkSession.builder` elsewhere, or to nowhere."""
-    names = ["SPARK_REMOTE"]  # a Spark Connect server
-    if os.environ.get("SPARK_API_MODE", "").lower() != "classic":
-        names.append("SPARK_API_MODE")
-    if "SPARK_CONNECT_MODE_ENABLED" in os.environ:
-        names.append("SPARK_CONNECT_MODE_ENABLED")
-    if "pyspark-shell" not in os.environ.get("PYSPARK_SUBMIT_ARGS", "").split():
-        names.append("PYSPARK_SUBMIT_ARGS")  # spark-submit misses what it should run
-    if not _is_open(os.environ.get("PYSPARK_GATEWAY_PORT", "")):
-        names += ["PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"]  # of a shell that has ended
-    return names
-
-
-def _is_open(port: str) -> bool:
-    with contextlib.suppress(OSError, ValueError, OverflowError):
-        socket.create_connection(("127.0.0.1", int(port)), timeout=1).close()
-        return True
-    return False
+    fact = f"another tutorial has set {values}, which leads Spark elsewhere"
+    entries = ", ".join(f'os.environ["{name}"]' for name in variables)
+    raise BadInput("start Spark on this machine", fact, f"import os; del {entries}, then run the cell again")

@@ -46,7 +46,7 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
     home bucket, which is made if it does not exist.
     """
     expect_installed("start the object store", "s3fs", "pyarrow")
-    settings = Settings.given(settings)
+    settings = settings or Settings.from_env()
     if settings.s3_endpoint:
         return connect(bucket=bucket, settings=settings)
     store: LocalStore | None = None

@@ -106,9 +106,6 @@ class Supervisor:
         listener.close()
         if not self._over:
             self._end(None)
-        from labkit.local import temporary
-
-        temporary.remove_links(self._path.parent)
         self._path.unlink(missing_ok=True)
 
     def _group(self, name: str) -> _Group:

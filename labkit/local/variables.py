@@ -5,9 +5,8 @@ before. With `ray.init()`, a restarted kernel's workers have what it has set now
 the workers of its connection what differs:
 
 - variables, removed ones too, and the working folder: by the runtime environment of the connection;
-- secrets, and what Ray would change on the way: only from process to process, to forked workers. Ray writes
-  a runtime environment into logs and command lines;
-- what the nodes themselves read when they start is only named: it takes a new cluster.
+- secrets are only named, and so is what the nodes themselves read when they start: they take a new cluster.
+  Ray writes a runtime environment into logs and command lines.
 """
 
 import contextlib
@@ -34,13 +33,15 @@ _ITS_OWN = re.compile(
     r"|DBUS_.*|INVOCATION_ID|JOURNAL_STREAM|JPY_.*|KERNEL_.*|IPYKERNEL.*|PYDEVD.*|VSCODE_.*|PYTEST_.*|PAGER"
     r"|GIT_PAGER|CLICOLOR.*|FORCE_COLOR"
 )
-# Set by the lab, for all or for a node.
-_OF_THE_LAB = {family.MARK, NODE_NAME, KEEP, *connection.ENVIRONMENT, *connection.FORKED}
-_OF_THE_LAB |= {"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
-_OF_THE_LAB |= {"RAY_DASHBOARD_STARTUP_TIMEOUT_S"}
-# Set by `ray start` for a node, or by `ray.init` for a driver.
-_OF_RAY = {"LD_PRELOAD", "RAY_LD_PRELOAD_ON_WORKERS", "PYTHONBREAKPOINT", "SPT_NOENV", "RAY_CLIENT_MODE"}
-_OF_RAY |= {"RAY_JOB_ID", "RAY_RAYLET_PID"}
+_OF_THE_LAB_OR_RAY = {
+    # Set by the lab, for all or for a node.
+    family.MARK, NODE_NAME, KEEP, *connection.ENVIRONMENT, *connection.FORKED,
+    "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S",
+    # Set by `ray start` for a node, or by `ray.init` for a driver.
+    "LD_PRELOAD", "RAY_LD_PRELOAD_ON_WORKERS", "PYTHONBREAKPOINT", "SPT_NOENV", "RAY_CLIENT_MODE",
+    "RAY_JOB_ID", "RAY_RAYLET_PID",
+}  # fmt: skip
 _OF_NODES = re.compile(r"RAY_[a-z].*")  # Ray's own configuration, which its processes read when they start
 _SECRET = re.compile(
     r"(^|_)\w*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(_|$)"
@@ -55,7 +56,6 @@ class Changes:
     """The differences between this process and the nodes of a cluster."""
 
     added: Mapping[str, str] = field(default_factory=dict)
-    handed: Mapping[str, str] = field(default_factory=dict, repr=False)  # from process to process only
     removed: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()  # that only a new cluster would have
     folders: tuple[str, str] | None = None  # of the nodes, and of this process
@@ -63,12 +63,12 @@ class Changes:
     @property
     def names(self) -> set[str]:
         """The names of the variables that workers have from this process."""
-        return {*self.added, *self.handed, *self.removed}
+        return {*self.added, *self.removed}
 
     def applied_to(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment that a worker has, of a node with `environment`."""
         stays = {name: value for name, value in environment.items() if name not in self.removed}
-        return {**stays, **self.added, **self.handed}
+        return {**stays, **self.added}
 
     @property
     def env_vars(self) -> dict[str, str]:
@@ -90,13 +90,12 @@ class Changes:
         return f"/bin/sh -c {shlex.quote(script)} sh {python or shlex.quote(sys.executable)}"
 
 
-def changes(here: Mapping[str, str], nodes: Iterable[psutil.Process], *, forked: bool) -> Changes:
+def changes(here: Mapping[str, str], nodes: Iterable[psutil.Process]) -> Changes:
     """Compare this process's variables with those of the processes that start the workers (raylets).
 
     Args:
         here: this process's variables, as it would give them to a node.
         nodes: the raylets.
-        forked: whether workers are forked, and so get what is handed from process to process.
     """
     environments, folders = [], []
     for node in nodes:
@@ -104,29 +103,24 @@ def changes(here: Mapping[str, str], nodes: Iterable[psutil.Process], *, forked:
             environments.append(node.environ())
             folders.append(node.cwd())
     added = {}
-    handed = {}
     removed = []
     kept = []
     for name in sorted({*here}.union(*environments)):
         value = here.get(name)
-        if _is_of_a_process(name) or all(there.get(name) == value for there in environments):
+        if name in _OF_THE_LAB_OR_RAY or _ITS_OWN.fullmatch(name):
+            continue
+        if all(there.get(name) == value for there in environments):
             continue
         if _OF_NODES.fullmatch(name) or (name == "CUDA_VISIBLE_DEVICES" and machine.gpus()):
             kept.append(name)
         elif value is None:
             if name.isidentifier():  # a shell can't unset others, such as its own functions
                 removed.append(name)
-        elif not _is_secret(name, value):
-            added[name] = value
-        elif forked:
-            handed[name] = value
-        else:
+        elif _is_secret(name, value):
             kept.append(name)
-    return Changes(added, handed, tuple(removed), tuple(kept), _other_folder(folders))
-
-
-def _is_of_a_process(name: str) -> bool:
-    return name in _OF_THE_LAB or name in _OF_RAY or bool(_ITS_OWN.fullmatch(name))
+        else:
+            added[name] = value
+    return Changes(added, tuple(removed), tuple(kept), _other_folder(folders))
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -138,10 +132,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _other_folder(folders: list[str]) -> tuple[str, str] | None:
     """Return the folder of the nodes and that of this process, if they differ."""
-    try:
-        here = os.path.realpath(os.getcwd())
-    except OSError:  # it was removed
-        return None
+    here = os.path.realpath(os.getcwd())
     before = folders[0] if folders else here
     if not os.path.isdir(before):
         before = "/"  # where workers go whose folder is gone

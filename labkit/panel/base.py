@@ -63,7 +63,7 @@ class LivePanel:
         reporter: NullReporter | None = None,
         live: Sequence[Callable[[RunRecord], Any]] = (),
     ) -> None:
-        self.settings = Settings.given(settings)
+        self.settings = settings or Settings.from_env()
         if not isinstance(name, str) or not name.strip():
             raise BadInput("make a panel", f"its name is {name!r}", 'Panel("00-baseline")')
         self._name, self._given_reporter, self._live = name, reporter, live

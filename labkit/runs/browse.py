@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.errors import BadInput, LabError, expect_installed, expect_int
 from labkit.files import atomic_write
-from labkit.runs.record import NOTE_NAME, Home, RunRecord, find, read
+from labkit.runs.record import NOTE_NAME, Home, RunRecord, find
 from labkit.settings import Settings
 
 if TYPE_CHECKING:  # takes a second to import, and `latest` doesn't need it
@@ -97,23 +97,20 @@ def latest(name: str | None = None, home: Home = None, *, state: str | None = "f
     raise LabError(attempt, fact, "runs.latest(…, state=None) returns the newest, runs.table() lists all")
 
 
-def get(run: str | RunRecord, home: Home = None) -> RunRecord:
+def get(run_id: str, home: Home = None) -> RunRecord:
     """Return the record of the run with this id, as its file is now."""
-    if isinstance(run, RunRecord) and run.folder:
-        return read(run.folder)
-    run_id = run.run_id if isinstance(run, RunRecord) else str(run)
     for record in _named(None, home):
         if record.run_id == run_id:
             return record
     raise BadInput(f"find the run {run_id!r:.80}", "no run has this id", "runs.table() lists all")
 
 
-def note(run: str | RunRecord, text: str, *, home: Home = None) -> None:
+def note(run_id: str, text: str, *, home: Home = None) -> None:
     """Write a note on a run, in place of an earlier one. `labkit clean` keeps a run that has one."""
     # It has a file of its own, because a running run writes its record every few seconds.
-    path = Path(get(run, home).folder) / NOTE_NAME
+    path = Path(get(run_id, home).folder) / NOTE_NAME
     try:
-        atomic_write(path, json.dumps({"note": "" if text is None else str(text)}))
+        atomic_write(path, json.dumps({"note": str(text)}))
     except OSError as error:
         raise LabError(f"write a note on {path.parent}", str(error), "make that folder writable") from error
 

@@ -49,11 +49,8 @@ def _find(run: str) -> RunRecord:
 
 def _of_trials(record: RunRecord) -> dict[int, dict[str, Any]]:
     """Return the verdict on each trial of a sweep, by its number, as the panel made it."""
-    try:
-        trials = record.extra.get("trials", ())
-        return {trial["number"]: trial["verdict"] for trial in trials if trial.get("verdict")}
-    except (TypeError, KeyError, AttributeError):  # the record is damaged
-        return {}
+    trials = record.extra.get("trials", ())
+    return {trial["number"]: trial["verdict"] for trial in trials if trial.get("verdict")}
 
 
 def _compared(record: RunRecord, other: RunRecord) -> dict[str, Any]:

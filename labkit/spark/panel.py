@@ -12,13 +12,11 @@ the panel raises an error. What torchrun and the ranks print goes to a log file.
 """
 
 import contextlib
-import difflib
 import logging
 import os
 import re
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -214,7 +212,7 @@ class SparkPanel(Panel):
         if callable(what):
             return what, args
         if not isinstance(what, (str, Path)):
-            fact = f"its first argument is {_kind(what)}: a function that was called already?"
+            fact = f"its first argument is of type {type(what).__name__}: a function that was called already?"
             fix = "distributor.run(train, …): without parentheses, then its arguments"
             raise BadInput(attempt, fact, fix)
         if kwargs:
@@ -223,14 +221,13 @@ class SparkPanel(Panel):
             raise BadInput(attempt, fact, f'distributor.run("{what}", {names})')
         words = tuple(map(str, args))
         if str(what) == "-m":
-            if not words:
-                raise BadInput(attempt, "no module follows -m", 'distributor.run("-m", "package.module")')
             return run_module, words
         path = Path(what).expanduser()
         if path.is_file():
             path = path.absolute()  # a rank's working folder is another one on executors
         elif self.host() == "127.0.0.1":
-            raise BadInput(attempt, f"there is no file {path.absolute()}", _similar(path))
+            fix = f"pass its path; a relative one starts from {Path.cwd()}"
+            raise BadInput(attempt, f"there is no file {path.absolute()}", fix)
         return run_file, (str(path), *words)
 
     def _raise_hidden_failure(self) -> None:
@@ -334,28 +331,13 @@ class SparkPanel(Panel):
         )
 
 
-def _kind(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
-
-
-def _similar(path: Path) -> str:
-    """Return the fix for a file that isn't there."""
-    names = [file.name for file in path.absolute().parent.glob("*.py")]
-    close = difflib.get_close_matches(path.name, names, n=1)
-    if close:
-        return f'distributor.run("{path.with_name(close[0])}")'
-    return f"pass its path; a relative one starts from {Path.cwd()}"
-
-
 def _shortened(text: str) -> str:
     """Return the short form of a rank's traceback, without the file in which pyspark calls the function."""
     return _spark.CALLER.sub("", tracebacks.shorten_text(text))
 
 
 def _of_spark(error: BaseException) -> bool:
-    frames = traceback.walk_tb(error.__traceback__)
-    names = [frame.f_globals.get("__name__", "") for frame, _ in frames]
-    return any(name.startswith(("pyspark", "py4j")) for name in names)
+    return tracebacks.passed_through(error, "pyspark", "py4j")
 
 
 def summary(text: str) -> str:

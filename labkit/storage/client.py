@@ -103,8 +103,8 @@ class ObjectFiles(s3fs.S3FileSystem):
         except FileExistsError:  # another process was faster, or another user has it
             self.call_s3("list_objects_v2", Bucket=name, MaxKeys=1)
 
-    # fsspec takes a name with ? * [ for a pattern in rm, copy, mv, get and cat, so deleting "a?b" would
-    # delete "axb". Only `glob` gets a pattern here: ``files.rm(files.glob("lab/*.png"))``.
+    # fsspec takes a name with ? * [ for a pattern in rm, copy, mv and cat, so deleting "a?b" would delete
+    # "axb". Only `glob` gets a pattern here: ``files.rm(files.glob("lab/*.png"))``.
 
     def split_path(self, path: str) -> tuple[str, str, None]:
         """Return (bucket, key, None): a name may have "?versionId=" in it, too."""
@@ -121,24 +121,14 @@ class ObjectFiles(s3fs.S3FileSystem):
 
     async def _copy(self, path1: Any, path2: Any, recursive: bool = False, **options: Any) -> None:
         if isinstance(path1, str):
-            path1, path2 = await self._pairs(path1, path2, recursive, into=await self._isdir(path2))
+            base = self._strip_protocol(path1)
+            path1 = await self._find(base) if recursive else [base]
+            if not path1:
+                raise FileNotFoundError(base)
+            if await self._isdir(path2):  # as `cp` does, into a folder
+                path2 = f"{path2.rstrip('/')}/{posixpath.basename(base)}"
+            path2 = [path2 + name.removeprefix(base) for name in path1]
         await super()._copy(path1, path2, recursive, **options)
-
-    async def _get(self, rpath: Any, lpath: Any, recursive: bool = False, **options: Any) -> None:
-        if isinstance(rpath, str):
-            target = os.path.abspath(lpath)  # fsspec fails for a name without a folder
-            rpath, lpath = await self._pairs(rpath, target, recursive, into=os.path.isdir(target))
-        await super()._get(rpath, lpath, recursive, **options)
-
-    async def _pairs(self, base: str, target: str, recursive: bool, *, into: bool) -> tuple[list, list]:
-        """Return the objects of a file or folder, and where each goes: as `cp` does, `into` a folder."""
-        base = self._strip_protocol(base)
-        names = await self._find(base) if recursive else [base]
-        if not names:
-            raise FileNotFoundError(base)
-        if into:
-            target = f"{target.rstrip('/')}/{posixpath.basename(base)}"
-        return names, [target + name.removeprefix(base) for name in names]
 
 
 def _refuse_what_hides(folder: Path, bucket: str, key: str) -> None:

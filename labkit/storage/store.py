@@ -28,42 +28,52 @@ if TYPE_CHECKING:  # s3fs and pyarrow take a second to import
 
     from labkit.storage.client import ObjectFiles
 
-_KEYS = "check LABKIT_S3_ACCESS_KEY and LABKIT_S3_SECRET_KEY on every node: are they of this store?"
-_RIGHT = "ask who runs the store for the right to do that, or name another bucket: bucket=…"
-_WAY = "is it http:// or https://? Own certificate: export AWS_CA_BUNDLE=…; no proxy: export no_proxy=HOST"
-_REGION = "export AWS_REGION={region}"
-_REDIRECT = "export AWS_REGION={region}, and export LABKIT_S3_ENDPOINT={other}"
 _TOKEN = (
     "these are temporary keys, which are valid together with their token only: unset LABKIT_S3_ACCESS_KEY "
     "LABKIT_S3_SECRET_KEY, and export AWS_ACCESS_KEY_ID=…, AWS_SECRET_ACCESS_KEY=…, AWS_SESSION_TOKEN=…"
 )
-_RENEW = (
-    "get new temporary keys, and set all three of them again: export AWS_ACCESS_KEY_ID=…, "
-    "AWS_SECRET_ACCESS_KEY=…, AWS_SESSION_TOKEN=…"
-)
-_PROFILE = "unset AWS_PROFILE, or make that profile: aws configure --profile {profile}"
-_CONFIG = "correct the file {config}, or: export AWS_CONFIG_FILE=/dev/null"
 _BUNDLE = "unset AWS_CA_BUNDLE, or let it name a file with certificates"
-_REGION_CODES = (
-    "AuthorizationHeaderMalformed",
-    "IllegalLocationConstraintException",
-    "InvalidLocationConstraint",
-    "InvalidRegionName",
-)
-_FIXES = {  # for S3's codes, and for exceptions of botocore
-    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError"), _KEYS),
-    **dict.fromkeys(("AccessDenied", "403", "BucketAlreadyExists"), _RIGHT),
-    **dict.fromkeys(("ProxyConnectionError", "SSLError"), _WAY),
-    **dict.fromkeys(_REGION_CODES, _REGION),
-    **dict.fromkeys(("PermanentRedirect", "301"), _REDIRECT),
-    **dict.fromkeys(
-        ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"), _RENEW
+# S3's codes or botocore's exceptions, and the fix for them; `_filled_in` knows its fields.
+_KNOWN = (
+    (
+        ("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError"),
+        "check LABKIT_S3_ACCESS_KEY and LABKIT_S3_SECRET_KEY on every node: are they of this store?",
     ),
-    "NoSuchBucket": 'store.bucket("…") makes one, or name one that exists',
-    "RequestTimeTooSkewed": "set the clock of this machine or of the store: timedatectl set-ntp true",
-    "ProfileNotFound": _PROFILE,
-    "ConfigParseError": _CONFIG,
-}
+    (
+        ("AccessDenied", "403", "BucketAlreadyExists"),
+        "ask who runs the store for the right to do that, or name another bucket: bucket=…",
+    ),
+    (
+        ("ProxyConnectionError", "SSLError"),
+        "is it http:// or https://? Own certificate: export AWS_CA_BUNDLE=…; no proxy: export no_proxy=HOST",
+    ),
+    (
+        (
+            "AuthorizationHeaderMalformed",
+            "IllegalLocationConstraintException",
+            "InvalidLocationConstraint",
+            "InvalidRegionName",
+        ),
+        "export AWS_REGION={region}",
+    ),
+    (
+        ("PermanentRedirect", "301"),
+        "export AWS_REGION={region}, and export LABKIT_S3_ENDPOINT={other}",
+    ),
+    (
+        ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"),
+        "get new temporary keys, and set all three of them again: export AWS_ACCESS_KEY_ID=…, "
+        "AWS_SECRET_ACCESS_KEY=…, AWS_SESSION_TOKEN=…",
+    ),
+    (("NoSuchBucket",), 'store.bucket("…") makes one, or name one that exists'),
+    (
+        ("RequestTimeTooSkewed",),
+        "set the clock of this machine or of the store: timedatectl set-ntp true",
+    ),
+    (("ProfileNotFound",), "unset AWS_PROFILE, or make that profile: aws configure --profile {profile}"),
+    (("ConfigParseError",), "correct the file {config}, or: export AWS_CONFIG_FILE=/dev/null"),
+)
+_FIXES = {code: fix for codes, fix in _KNOWN for code in codes}
 
 
 @dataclass(eq=False, repr=False)
@@ -182,17 +192,14 @@ def connect(
     """
     attempt = "connect to an object store"
     expect_installed(attempt, "s3fs", "pyarrow")
-    settings = Settings.given(settings)
+    settings = settings or Settings.from_env()
     url = str(endpoint or settings.s3_endpoint or "").rstrip("/")
     shown = without_credentials(url)
     if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
-        example = "http://host:9000"
-        if re.fullmatch(r"[\w.-]+(:\d+)?(/[^\s?#]*)?", url):  # only the scheme is missing
-            example = f"https://{url}"
-        fix = f'storage.connect("{example}"), or export LABKIT_S3_ENDPOINT={example}'
-        if url.startswith("s3://"):
-            fix += f"; the bucket comes separately: bucket={url.removeprefix('s3://').partition('/')[0]!r}"
-        raise BadInput(attempt, f"the endpoint is {shown!r}, which is not a URL", fix)
+        fix = (
+            'storage.connect("http://host:9000", bucket="lab"), or export LABKIT_S3_ENDPOINT=http://host:9000'
+        )
+        raise BadInput(attempt, f"the endpoint is {shown!r}, which is not an http:// or https:// URL", fix)
     if access_key is None and secret_key is None:
         access_key, secret_key = settings.s3_access_key, settings.s3_secret_key
     if bool(access_key) != bool(secret_key):  # the given one would be ignored, and AWS's own pair used

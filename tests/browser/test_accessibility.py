@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from course.exercises.checking import Verdict
+from course.exercises.table import Table
 from jupyterlab import ARTEFACTS, accessible, browser
 from labkit import data
 from labkit.data import ExecutionRun, OperatorState
@@ -85,7 +86,7 @@ def shown():
             for state in ("solved", "not yet", "not attempted", "hint 1 of 3")
         ],
         "the doctor": [Diagnosis((Finding(EVIL, False, EVIL, EVIL), Finding("x", True, EVIL)))._repr_html_()],
-        "a table": [cards.Table((EVIL, "x"), [(EVIL, 1)], EVIL)._repr_html_()],
+        "a table": [Table((EVIL, "x"), [(EVIL, 1)], EVIL)._repr_html_()],
         "marks": [
             cards.frame(*(cards.mark(kind, f"{kind} {EVIL}") for kind in ("ok", "bad", "wait", "dim", "now")))
         ],

@@ -13,9 +13,8 @@ from labkit.errors import NoRoom
 
 
 def node(cpus, name="head", labels=(), accelerators=(), **resources):
-    more = {"labels": dict(labels), "accelerators": frozenset(accelerators)}
-    resources = {"CPU": float(cpus), **resources}
-    return Node(name, name, alive=True, resources=resources, address="127.0.0.1", **more)
+    resources = {"CPU": float(cpus), **dict.fromkeys(accelerators, 1.0), **resources}
+    return Node(name, name, alive=True, resources=resources, address="127.0.0.1", labels=dict(labels))
 
 
 FITS = [
@@ -27,7 +26,7 @@ FITS = [
     ([node(4, memory=9e9)], {"workers": 2, "each": {"CPU": 1, "memory": 4e9}}, "memory"),
     ([node(4, cpu=2)], {"workers": 2, "each": {"cpu": 1}}, "a custom resource"),
     (
-        [node(4, accelerators=["T4"])],
+        [node(4, accelerators=["accelerator_type:T4"])],
         {"workers": 2, "each": {"CPU": 1, "accelerator_type:T4": 0.001}},
         "a T4",
     ),
@@ -80,7 +79,7 @@ NEVER = [
     ([node(3)], {"each": {"CPU": 1, "disk": 1}}, "head 3 CPU 0 disk", "resources={'disk': …})"),
     ([node(3)], {"each": T4}, "head 3 CPU without a T4", "a cluster that has a T4"),
     (
-        [node(3, accelerators=["T4"]), node(3, "node-2")],
+        [node(3, accelerators=["accelerator_type:T4"]), node(3, "node-2")],
         {"each": T4, "workers": 4},
         "room for 3 of them (head 3 CPU with a T4, node-2 3 CPU without a T4)",
         "num_workers=3",
@@ -157,7 +156,7 @@ def test_what_is_waited_for_has_units_and_a_word_for_its_strategy(bundles, strat
 
 
 NODES = [
-    node(2, GPU=1, labels={"ray.io/accelerator-type": "L4"}, accelerators=["L4"]),
+    node(2, GPU=1, labels={"ray.io/accelerator-type": "L4"}, accelerators=["accelerator_type:L4"]),
     node(4, "node-2", validation=1.0),
 ]
 

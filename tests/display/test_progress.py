@@ -8,7 +8,7 @@ import time
 import pytest
 
 from labkit.display import progress
-from labkit.display.progress import Waiting
+from labkit.display.progress import waiting
 from labs import until
 
 
@@ -22,13 +22,12 @@ def test_a_long_wait_has_a_line_written_over_itself_and_rarely_in_a_log(monkeypa
     """It is silent for two seconds, or here less."""
     monkeypatch.setattr(progress, "_DELAY", 0.1)
     monkeypatch.setattr(sys, "stdout", stream)
-    with pytest.raises(KeyError), Waiting("reading images", unit="images") as line:
-        line(2, 3)
+    with pytest.raises(KeyError), waiting("reading images"):
         until(lambda: stream.getvalue().count("\r") >= lines)
         time.sleep(0.7)  # longer than between two lines in a terminal
         raise KeyError
     _, first, *others, last = stream.getvalue().split("\r")
     assert len(others) >= 1 if stream.isatty() else others == []
     assert last.count("\n") == 1 and last.endswith("\n")
-    for line in (first, last):  # what failed is not said to be done
-        assert re.fullmatch(r"reading images · 2 of 3 images · \d+ s\n?", line)
+    for line in (first, last):
+        assert re.fullmatch(r"reading images · \d+ s\n?", line)

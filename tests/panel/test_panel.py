@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_a_run_that_ends_well(settings):
         train(panel)
         assert panel._listener is None  # it listens only where a worker may call
     assert panel.state.status == "finished" and drawers() == []
-    record = records.read(settings.home / "runs" / "00-baseline" / panel.run_id)
+    record = records.read(settings.home / "runs" / "00-baseline" / panel.run_id / records.FILE_NAME)
     assert (record.name, record.engine, record.state, record.process) == (
         "00-baseline", "one process", "finished", {},
     )  # fmt: skip
@@ -327,7 +328,7 @@ def test_functions_get_the_record_while_it_grows_and_so_does_its_file(settings, 
         # What a kernel leaves that is killed now.
         until(lambda: len(records.find(settings.home)[0].history) == 2)
     assert (got[-1].state, got[-1].metrics) == ("finished", {"loss": 0.5})
-    assert got[-1] == records.read(got[-1].folder)
+    assert got[-1] == records.read(Path(got[-1].folder) / records.FILE_NAME)
     with Panel("held", settings=settings, live=[lambda _: held.wait(60)]) as panel:
         for epoch in range(2):  # one that hangs holds up no record
             panel.report({"epoch": epoch, "loss": 0.5})

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,16 +24,12 @@ REQUIRED = {name: getattr(record(), name) for name in ("name", "run_id", "engine
 def test_what_is_damaged_or_gone_is_named_and_nothing_else(tmp_path):
     for name in ("a1", "a2"):
         record().write(tmp_path / "runs" / "03-torch" / name)
-    kept = records.read(tmp_path / "runs" / "03-torch" / "a1")
+    kept = records.read(tmp_path / "runs" / "03-torch" / "a1" / records.FILE_NAME)
     marks = Path(kept.folder) / records.NOTE_NAME
     marks.write_text("{")
     with pytest.raises(Damaged, match=records.NOTE_NAME) as damaged:
-        records.read(kept.folder)
+        records.read(marks.with_name(records.FILE_NAME))
     assert f"delete {marks} " in damaged.value.fix
-    shutil.rmtree(kept.folder)
-    with pytest.raises(LabError) as gone:
-        runs.get(kept)
-    assert f"delete {kept.folder} " in gone.value.fix  # and not the folder with the other runs
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -43,7 +38,7 @@ def test_what_is_written_is_read_back(tmp_path):
         seconds_per_epoch=[3.0, 2.5], metrics={"loss": 0.14}, history=[{"epoch": 0, "loss": 0.3}], error="é",
     )  # fmt: skip
     path = full.write(tmp_path / "runs" / "a1")
-    assert records.read(path) == records.read(path.parent) == full
+    assert records.read(path) == full
     assert records.read(path.rename(tmp_path / "another.json")) == full  # as benchmarks write it
     newer = RunRecord.from_json(json.dumps(REQUIRED | {"format": 9, "energy_kwh": 3}))
     assert newer == record() and (newer.workers, newer.metrics, newer.versions) == (1, {}, {})
@@ -75,14 +70,11 @@ def test_metrics_of_any_kind_do_not_lose_the_record():
 DAMAGED = [
     ("", "Expecting value"),
     ('{"name": "03-torch", "run_id', "Unterminated string"),
-    ("[" * 100_000, "while decoding a JSON array"),
-    ("[1]", ""),  # Pythons differ in what they say
+    ("[" * 100_000, "nested too deeply"),
+    ("[1]", "no object but a list"),
     (json.dumps({"name": "x"}), "run_id"),
     (json.dumps(REQUIRED | {"metrics": [1]}), "metrics"),
-    (json.dumps(REQUIRED | {"history": [1]}), "history"),
-    (json.dumps(REQUIRED | {"seconds_per_epoch": ["1"]}), "seconds_per_epoch"),
-    (json.dumps(REQUIRED | {"rows_per_second": 10**400}), "rows_per_second"),
-    (json.dumps(REQUIRED | {"started_at": "0001-01-01"}), "0001"),
+    (json.dumps(REQUIRED | {"started_at": "soon"}), "soon"),
     (b"\xff\xfe{", "decode"),
 ]
 
@@ -116,19 +108,19 @@ def test_a_run_whose_process_is_gone_is_lost(tmp_path):
     )
     process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True)
     try:
-        path = process.stdout.readline().strip()
+        path = Path(process.stdout.readline().strip())
         assert records.read(path).state == "running"
     finally:
         process.kill()
         process.wait()
     assert records.read(path).state == "lost"
     # A home folder may be shared by machines, and on another one the process can't be looked for.
-    there = json.loads(Path(path).read_text())
+    there = json.loads(path.read_text())
     there["process"]["machine"] = "another"
-    Path(path).write_text(json.dumps(there))
+    path.write_text(json.dumps(there))
     assert records.read(path).state == "running"
     for damaged in ({}, {"pid": "x"}, {"pid": 2**70, "created": 1.0, "boot": ""}):
-        Path(path).write_text(json.dumps(there | {"process": damaged}))
+        path.write_text(json.dumps(there | {"process": damaged}))
         assert records.read(path).state == "lost"
 
 
@@ -146,7 +138,7 @@ def test_settings_are_recorded_without_secrets_and_without_data():
     odd = {
         "rows": (np.zeros((1000, 64)), "ndarray of shape (1000, 64)"), "lr_found": (np.float32(0.5), 0.5),
         "classes": (list(range(1000)), "list of 1000"), "loss": (max, "max"), "kind": (dict, "dict"),
-        "odd": (Untold(), "Untold"), "huge": (10**5000, "int of 16610 bits"),
+        "odd": (Untold(), "Untold"),
     }  # fmt: skip
     config = kept | secrets | {name: value for name, (value, _) in odd.items()}
     text = record(config=config, storage_path="s3://me:hunter2@host/runs").to_json()
@@ -161,14 +153,12 @@ def test_a_note_is_found_again_and_a_running_run_does_not_overwrite_it(tmp_path)
     with Panel("own", settings=Settings(home=tmp_path, panel="none")) as panel:
         before = runs.get(panel.run_id, tmp_path)
         runs.note(panel.run_id, "was too fast", home=tmp_path)
-        runs.note(before, "was too slow", home=tmp_path)
+        runs.note(before.run_id, "was too slow", home=tmp_path)
         before.write(before.folder)  # the panel writes the whole record again and again
-        assert runs.get(before).note == "was too slow"
+        assert runs.get(panel.run_id, tmp_path).note == "was too slow"
     latest = runs.latest("own", tmp_path)
     assert (latest.note, latest.state) == ("was too slow", "finished")
     assert runs.table(home=tmp_path).loc[1, "note"] == "was too slow"
-    runs.note(before, None, home=tmp_path)
-    assert runs.get(before).note == ""
     with pytest.raises(LabError, match="no run has this id"):
         runs.note("c", "x", home=tmp_path)
 

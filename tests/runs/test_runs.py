@@ -65,7 +65,7 @@ def test_a_run_is_found_by_its_name_its_state_and_its_id(home, three):
     assert runs.latest("03-torch").run_id == "run-1"  # one that failed has nothing to compare
     assert runs.latest("03-torch", state=None).run_id == "run-2"
     assert runs.latest(state="failed").run_id == "run-2"
-    assert runs.get("run-0") == runs.get(runs.get("run-0"))
+    assert runs.get("run-0").run_id == "run-0"
     with pytest.raises(LabError, match="the runs there are failed, finished"):
         runs.latest(state="lost")
     with pytest.raises(LabError, match=r"'03-torhc'(.|\n)*called '00-baseline', '03-torch'"):

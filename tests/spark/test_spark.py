@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import stat
 from pathlib import Path
 
@@ -83,7 +82,6 @@ THEIRS = {
     "Connect mode": {"SPARK_CONNECT_MODE_ENABLED": "1"},
     "Connect by API mode": {"SPARK_API_MODE": "connect"},
     "nothing to submit": {"PYSPARK_SUBMIT_ARGS": "--driver-memory 1g"},
-    "a shell that has ended": {"PYSPARK_GATEWAY_PORT": "9", "PYSPARK_GATEWAY_SECRET": "abc"},
     "two of them": {"SPARK_REMOTE": "local[2]", "PYSPARK_SUBMIT_ARGS": ""},
 }
 
@@ -99,11 +97,9 @@ def test_a_variable_of_another_tutorial_is_named_and_the_fix_works(home, theirs)
 
 
 def test_variables_that_are_not_in_the_way(home):
-    with socket.create_server(("127.0.0.1", 0)) as shell:
-        os.environ["PYSPARK_GATEWAY_PORT"] = str(shell.getsockname()[1])
-        os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 1g pyspark-shell"
-        os.environ["SPARK_API_MODE"] = "classic"
-        spark.prepare()
+    os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 1g pyspark-shell"
+    os.environ["SPARK_API_MODE"] = "classic"
+    spark.prepare()
 
 
 @pytest.mark.parametrize("kind", ["long", "gone", "short"])
@@ -114,14 +110,9 @@ def test_ranks_get_a_folder_for_temporary_files_in_which_sockets_fit(home, varia
     os.environ["TMPDIR"] = str(folder)
     if kind == "long":
         folder.mkdir()
-    for _ in range(2):  # the second time after `labkit stop`, which removes the link
-        spark.prepare()
-        assert temporary.problem(os.environ) == ""
-        assert ("TMPDIR" in os.environ) == (kind != "gone")
-        if kind != "gone":
-            assert Path(os.environ["TMPDIR"]).samefile(folder)
-        Lab(home).stop()
-        until(lambda: not Lab(home).groups())
+    spark.prepare()
+    assert temporary.problem(os.environ) == ""
+    assert ("TMPDIR" in os.environ) == (kind == "short")
 
 
 LOADER = """

@@ -149,14 +149,10 @@ def test_through_pyarrows_file_system(store, neighbours, name):
 
 
 @pytest.mark.parametrize("name", ["a?b", "**"])
-def test_through_fsspec(store, neighbours, name, tmp_path, monkeypatch):
+def test_through_fsspec(store, neighbours, name):
     files, place = store.files, f"lab/t/{name}"
     files.pipe_file(f"{place}/f", b"1")
     assert files.exists(place) and files.isdir(place) and files.cat(f"{place}/f") == b"1"
-    files.get(place, str(tmp_path / "got"), recursive=True)
-    monkeypatch.chdir(tmp_path)
-    files.get(f"{place}/f", "one")
-    assert (tmp_path / "one").read_text() == (tmp_path / "got" / "f").read_text() == "1"
     files.copy(place, f"{place}2", recursive=True)
     files.copy(place, f"{place}2", recursive=True)  # as `cp`: into a folder that exists
     files.rm(place, recursive=True)
@@ -431,18 +427,13 @@ def test_a_redirect_without_a_region_names_the_other_endpoint(tmp_path, monkeypa
                 assert store.endpoint == right
 
 
-ENDPOINTS = [
-    ("s3.eu-central-1.amazonaws.com", 'storage.connect("https://s3.eu-central-1.amazonaws.com")'),
-    ("s3://films/2026", "bucket='films'"),
-    ("http://host:9000/?a=b", 'storage.connect("http://host:9000")'),
-]
-
-
-@pytest.mark.parametrize("endpoint, fix", ENDPOINTS)
-def test_an_endpoint_that_is_no_url(endpoint, fix):
-    with pytest.raises(BadInput) as caught:
+@pytest.mark.parametrize(
+    "endpoint", ["s3.eu-central-1.amazonaws.com", "s3://films/2026", "http://host:9000/?a=b"]
+)
+def test_an_endpoint_that_is_no_url(endpoint):
+    with pytest.raises(BadInput, match="not an http") as caught:
         storage.connect(endpoint, "key", "secret")
-    assert fix in caught.value.fix
+    assert 'storage.connect("http://host:9000", bucket=' in caught.value.fix
 
 
 @pytest.mark.timeout(150)  # without `hasty` it would be many minutes

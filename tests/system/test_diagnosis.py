@@ -1,6 +1,5 @@
 """The doctor: each thing that can be wrong is found, named, and comes with what fixes it."""
 
-import errno
 import os
 import subprocess
 import sys
@@ -73,18 +72,6 @@ def test_shared_memory_of_a_default_container(look):
     assert look("shared memory", shared_memory=None) is None  # macOS has none
 
 
-def test_a_machine_without_127_0_0_1(look, monkeypatch):
-    """As in a network with only IPv6. Where it works, it has no line."""
-    assert look("loopback") is None
-
-    def refused(*_):
-        raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
-
-    monkeypatch.setattr(machine.socket, "create_server", refused)
-    finding = look("loopback")
-    assert finding.blocking and "Cannot assign requested address" in finding.text and "ip addr" in finding.fix
-
-
 @pytest.mark.parametrize(
     ("free", "total", "ok"),
     [(50 * GB, 100 * GB, True), (1 * GB, 10 * GB, False), (40 * GB, 1000 * GB, False), (0, 0, True)],
@@ -132,14 +119,9 @@ def test_a_misspelled_setting_is_found(look, monkeypatch):
     assert "no setting LABKIT_WORKER" in finding.text and "docs/settings.md" in finding.fix
 
 
-# A variable, a value that does harm, and one that does not.
+# A variable, a value that does harm, and one that does not, if there is one.
 OTHERS = """
 RAY_TRAIN_V2_ENABLED | 0 | 1
-SPARK_REMOTE | sc://localhost:15002 |
-SPARK_API_MODE | connect | classic
-SPARK_CONNECT_MODE_ENABLED | 1 | 0
-PYSPARK_SUBMIT_ARGS | --driver-memory 1g | pyspark-shell
-PYSPARK_GATEWAY_PORT | 39999 |
 KERAS_BACKEND | torch | tensorflow
 RANK | 0 |
 WORLD_SIZE | 4 |
@@ -156,25 +138,21 @@ def test_a_variable_of_another_tutorial_is_found_and_one_that_does_no_harm_is_no
     finding = look("variables")
     assert f"{name} is set" in finding.text and finding.fix == f"unset {name}"
     assert finding.blocking == (name == "RAY_TRAIN_V2_ENABLED")
-    monkeypatch.setenv(name, right)
-    assert look("variables") is None
+    if right:
+        monkeypatch.setenv(name, right)
+        assert look("variables") is None
     monkeypatch.delenv(name)  # the fix
     assert look("variables") is None
 
 
-def test_a_relative_home_is_found_and_its_fix_is_the_same_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LABKIT_HOME", "a home")
-    finding = next(finding for finding in doctor().findings if finding.topic == "settings")
-    assert not finding.ok and finding.fix == f"export LABKIT_HOME='{tmp_path}/a home'"
-    assert not any(
-        finding.topic == "settings" for finding in doctor().findings
-    )  # this process has the absolute one
-
-
 @pytest.mark.parametrize(
     ("folder", "fact"),
-    [("x" * 60, "leave room"), ("gone", "is no folder"), ("relative", "is a relative path"), ("short", "")],
+    [
+        ("x" * 60, "leave room"),
+        ("gone", "is not the whole path"),
+        ("relative", "is not the whole path"),
+        ("short", ""),
+    ],
 )
 def test_a_folder_for_temporary_files_that_does_not_fit(look, tmp_path, monkeypatch, folder, fact):
     for name in ("TMPDIR", "TEMP", "TMP"):

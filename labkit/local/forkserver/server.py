@@ -28,7 +28,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from labkit.local.forkserver.setup import is_setup, worker_after
-from labkit.local.forkserver.worker import ENDS, REFUSED, Request, become
+from labkit.local.forkserver.worker import ENDS, Request, become
 
 _MAX_MESSAGE = 1 << 20
 _OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
@@ -38,17 +38,14 @@ _IDLE_AT_FIRST = 0.5  # a first task, such as one that follows the start at once
 
 # A library may read any variable at its import, so a request has the server's environment but for these: a
 # raylet, Ray Train or a shell sets them for a single worker, and they are read only when they are used.
-_READ_LATER = {"PWD", "OLDPWD", "SHLVL", "_", "SPT_NOENV", "PYTHONBREAKPOINT", "CUDA_VISIBLE_DEVICES"}
-_READ_LATER |= {
-    "OMP_NUM_THREADS",
-    "RAY_ADDRESS",
-    "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC",
-    "RAY_LD_PRELOAD_ON_WORKERS",
-}
-_READ_LATER |= {"RAY_DATA_SHUFFLE_MAP_WORKER", "RAY_DATA_SHUFFLE_REDUCE_WORKER", "__RAY_DATA_OPERATOR_ID"}
-# Ray Tune passes these to its trials.
-_READ_LATER |= {"PL_DISABLE_FORK", "RAY_CHDIR_TO_TRIAL_DIR", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
-_READ_LATER |= {"AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
+_READ_LATER = {
+    "PWD", "OLDPWD", "SHLVL", "_", "SPT_NOENV", "PYTHONBREAKPOINT", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
+    "RAY_ADDRESS", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "RAY_LD_PRELOAD_ON_WORKERS",
+    "RAY_DATA_SHUFFLE_MAP_WORKER", "RAY_DATA_SHUFFLE_REDUCE_WORKER", "__RAY_DATA_OPERATOR_ID",
+    # Ray Tune passes these to its trials.
+    "PL_DISABLE_FORK", "RAY_CHDIR_TO_TRIAL_DIR", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
+    "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN",
+}  # fmt: skip
 
 
 def serve(kernel: int, early: list[str], modules: list[str], later: list[str]) -> None:
@@ -88,7 +85,6 @@ class Job:
     path: str  # of the socket
     client: str  # the command of the client, as the workers' runtime environments have it
     changed: list[str]  # names of the variables that its workers have from the kernel, and not from the node
-    handed: dict[str, str | None]  # those of them that Ray doesn't know, with their values on the node
 
 
 def _prepared(listener: socket.socket, owner: int) -> Job:
@@ -162,16 +158,11 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
     """
     pid = None
     streams: list[int] = []
-    handed: dict[str, str] = {}
     client, _ = listener.accept()
     try:
         client.settimeout(_PATIENCE)
         message, streams, *_ = socket.recv_fds(client, _MAX_MESSAGE, 3)
         request = Request(**json.loads(message), streams=streams, client=client)
-        for name, on_the_node in job.handed.items():
-            if request.environment.get(name) == on_the_node:  # and not one of the actor's own
-                handed[name] = job.environment[name]
-        request.environment.update(handed)
         different = differing_variables(job.environment, request.environment)
         if is_setup(request):  # it reads none of them, and sets them for the worker
             different = [name for name in different if name not in job.changed]
@@ -192,10 +183,7 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
             client.send(b"%d" % pid)
         return pid, request
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        print(f"{REFUSED}{error}", flush=True)
-        if pid is None:
-            with contextlib.suppress(OSError):
-                client.send(json.dumps(handed).encode())
+        print(f"refused: {error}", flush=True)
         return pid, None
     finally:
         if pid != 0:
