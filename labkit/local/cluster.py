@@ -29,6 +29,7 @@ from labkit.cluster import (
 from labkit.errors import expect_int
 from labkit.local.nodes import OBJECT_STORE_BYTES, LocalCluster
 from labkit.local.preload import modules_of
+from labkit.local.variables import Changes
 from labkit.settings import Settings
 
 __all__ = ["Cluster", "Node", "connect", "current", "start"]
@@ -104,12 +105,18 @@ def _name_what_workers_lack(running: LocalCluster) -> None:
             "to get these: lab.stop(), then cluster.start() again",
             stacklevel=3,
         )
-    given = running.changes
-    names = now.names | given.names
-    late = {name for name in names if now.env_vars.get(name) != given.env_vars.get(name)}
+    late = {
+        name
+        for name in now.names | running.changes.names
+        if _value(now, name) != _value(running.changes, name)
+    }
     if late:
         warnings.warn(
             f"{', '.join(sorted(late))} changed after this process had connected, and its workers have the "
             "values from before; to give them these: ray.shutdown(), then cluster.start() again",
             stacklevel=3,
         )
+
+
+def _value(changes: Changes, name: str) -> str | None:
+    return {**changes.env_vars, **changes.handed}.get(name)

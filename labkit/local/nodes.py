@@ -144,7 +144,7 @@ class LocalCluster(Cluster):
     def changes_now(self) -> Changes:
         """Return what differs between this process and the nodes, which another kernel may have started."""
         here = temporary.without_unusable(os.environ)
-        return changes(here, self._raylets().values())
+        return changes(here, self._raylets().values(), forked=self.preloader is not None)
 
     @property
     def is_running(self) -> bool:

@@ -158,6 +158,7 @@ class Preloader:
                 "path": str(path),
                 "client": self.py_executable,
                 "changed": sorted(self.changes.names),
+                "handed": {name: environment.get(name) for name in self.changes.handed},
             }
             pid, prepared = self._servers[node]
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:

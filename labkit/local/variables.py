@@ -5,8 +5,9 @@ before. With `ray.init()`, a restarted kernel's workers have what it has set now
 the workers of its connection what differs:
 
 - variables, removed ones too, and the working folder: by the runtime environment of the connection;
-- secrets are only named, and so is what the nodes themselves read when they start: they take a new cluster.
-  Ray writes a runtime environment into logs and command lines.
+- secrets, and what Ray would change on the way: only from process to process, to forked workers. Ray writes
+  a runtime environment into logs and command lines;
+- what the nodes themselves read when they start is only named: it takes a new cluster.
 """
 
 import contextlib
@@ -56,6 +57,7 @@ class Changes:
     """The differences between this process and the nodes of a cluster."""
 
     added: Mapping[str, str] = field(default_factory=dict)
+    handed: Mapping[str, str] = field(default_factory=dict, repr=False)  # from process to process only
     removed: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()  # that only a new cluster would have
     folders: tuple[str, str] | None = None  # of the nodes, and of this process
@@ -63,12 +65,12 @@ class Changes:
     @property
     def names(self) -> set[str]:
         """The names of the variables that workers have from this process."""
-        return {*self.added, *self.removed}
+        return {*self.added, *self.handed, *self.removed}
 
     def applied_to(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment that a worker has, of a node with `environment`."""
         stays = {name: value for name, value in environment.items() if name not in self.removed}
-        return {**stays, **self.added}
+        return {**stays, **self.added, **self.handed}
 
     @property
     def env_vars(self) -> dict[str, str]:
@@ -90,12 +92,13 @@ class Changes:
         return f"/bin/sh -c {shlex.quote(script)} sh {python or shlex.quote(sys.executable)}"
 
 
-def changes(here: Mapping[str, str], nodes: Iterable[psutil.Process]) -> Changes:
+def changes(here: Mapping[str, str], nodes: Iterable[psutil.Process], *, forked: bool) -> Changes:
     """Compare this process's variables with those of the processes that start the workers (raylets).
 
     Args:
         here: this process's variables, as it would give them to a node.
         nodes: the raylets.
+        forked: whether workers are forked, and so get what is handed from process to process.
     """
     environments, folders = [], []
     for node in nodes:
@@ -103,6 +106,7 @@ def changes(here: Mapping[str, str], nodes: Iterable[psutil.Process]) -> Changes
             environments.append(node.environ())
             folders.append(node.cwd())
     added = {}
+    handed = {}
     removed = []
     kept = []
     for name in sorted({*here}.union(*environments)):
@@ -116,11 +120,13 @@ def changes(here: Mapping[str, str], nodes: Iterable[psutil.Process]) -> Changes
         elif value is None:
             if name.isidentifier():  # a shell can't unset others, such as its own functions
                 removed.append(name)
-        elif _is_secret(name, value):
-            kept.append(name)
-        else:
+        elif not _is_secret(name, value):
             added[name] = value
-    return Changes(added, tuple(removed), tuple(kept), _other_folder(folders))
+        elif forked:
+            handed[name] = value
+        else:
+            kept.append(name)
+    return Changes(added, handed, tuple(removed), tuple(kept), _other_folder(folders))
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -16,6 +16,7 @@ import ray
 from labkit.local.forkserver.server import differing_variables
 from labkit.local.lab import Lab
 from labkit.local.preload import Preloader
+from labkit.local.variables import Changes
 from labs import runs, until
 
 pytestmark = pytest.mark.slow
@@ -244,6 +245,20 @@ def test_a_worker_has_the_threads_that_the_reader_has_set(start, run, monkeypatc
     node = start("numpy", "torch").serve()
     count = "import json, os, torch; print(json.dumps([torch.get_num_threads(), os.getppid()]))"
     assert answer_of(run(node, count)) == [3, node.pid], node.log
+
+
+def test_a_worker_that_is_not_forked_has_what_is_handed_on(start, run):
+    """A task's own variables make it a new Python; the kernel's secrets are not lost with that."""
+    node = start("wave", prepared=False)
+    changes = Changes(added={"A": "new"}, handed={"HF_TOKEN": "secret", "MINE": "new"})
+    node._preloader.changes = changes
+    node.serve()
+    tell = (
+        "import json, os; print(json.dumps([os.getppid(), *map(os.environ.get, ('HF_TOKEN', 'MINE', 'A'))]))"
+    )
+    assert answer_of(run(node, tell, A="new")) == [node.pid, "secret", "new", "new"], node.log
+    parent, *values = answer_of(run(node, tell, A="own", MINE="own"))
+    assert parent == os.getpid() and values == ["secret", "own", "own"], node.log
 
 
 def test_a_server_has_the_environment_of_its_raylet(start, run, monkeypatch):

@@ -92,7 +92,7 @@ def test_a_restarted_kernel_gives_its_workers_what_ray_init_would(home, tmp_path
             (theirs, *where, parent, imported) = actor
             log = (Lab(home).folder / "forkserver-head.log").read_text()
             secrets = {name for name in mine if variables._is_secret(name, mine[name])}
-            without = secrets & now.keys()
+            without = set() if not preload else secrets & now.keys()
             for name in now.keys() - without - {"RAY_health_check_period_ms"}:
                 assert theirs[name] == task[0][name] == mine[name] == now[name], (name, log)
             assert "TF_USE_LEGACY_KERAS" not in theirs and "TF_USE_LEGACY_KERAS" not in task[0]
@@ -145,26 +145,33 @@ def test_a_cluster_of_this_kernel_differs_in_nothing(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     here = {"A": "1", "PATH": "/bin", "RAY_AUTH_MODE": "token", "SHLVL": "2", "JPY_PARENT_PID": "3"}
     node = Raylet(str(tmp_path), A="1", PATH="/bin", LD_PRELOAD="x", LABKIT_GROUP="cluster@1", SHLVL="1")
-    difference = changes(here, [node])
+    difference = changes(here, [node], forked=True)
     assert difference == Changes()
     assert difference.command("python -I") == "python -I" and difference.command(None) is None
-    assert changes(here, []) == Changes()  # its nodes have just ended
+    assert changes(here, [], forked=True) == Changes()  # its nodes have just ended
 
 
 def test_each_kind_of_variable(monkeypatch):
     here = {"A": "new", "B_TOKEN": "s", "C": "https://me:s@host", "D": "a $B", "RAY_event_stats": "1"}
     nodes = [Raylet(A="old", GONE="1", **{"BASH_FUNC_x%%": "() {}"}), Raylet(A="new", OTHER_KEY="s")]
-    difference = changes(here, nodes)
+    difference = changes(here, nodes, forked=True)
     assert difference.added == {"A": "new"} and difference.removed == ("GONE", "OTHER_KEY")
-    assert difference.kept == ("B_TOKEN", "C", "D", "RAY_event_stats") and "me:s" not in repr(difference)
-    assert difference.applied_to({"GONE": "1", "B_TOKEN": "t"}) == {"B_TOKEN": "t", "A": "new"}
+    assert difference.handed == {"B_TOKEN": "s", "C": "https://me:s@host", "D": "a $B"}
+    assert difference.kept == ("RAY_event_stats",) and "me:s" not in repr(difference)
+    assert difference.applied_to({"GONE": "1", "B_TOKEN": "t", "Z": "z"}) == {
+        "Z": "z",
+        **difference.added,
+        **difference.handed,
+    }
     assert difference.env_vars == {"A": "new", "GONE": REMOVED, "OTHER_KEY": REMOVED}
+    plain = changes(here, nodes, forked=False)
+    assert plain.kept == ("B_TOKEN", "C", "D", "RAY_event_stats") and not plain.handed
 
 
 @pytest.mark.parametrize("gpus", [(), ("H100",)])
 def test_gpus_are_given_out_by_nodes(monkeypatch, gpus):
     monkeypatch.setattr(machine, "gpus", lambda: gpus)
-    difference = changes({"CUDA_VISIBLE_DEVICES": "1"}, [Raylet(CUDA_VISIBLE_DEVICES="0")])
+    difference = changes({"CUDA_VISIBLE_DEVICES": "1"}, [Raylet(CUDA_VISIBLE_DEVICES="0")], forked=True)
     assert difference.kept == (("CUDA_VISIBLE_DEVICES",) if gpus else ())
     assert difference.added == ({} if gpus else {"CUDA_VISIBLE_DEVICES": "1"})
 
@@ -172,5 +179,5 @@ def test_gpus_are_given_out_by_nodes(monkeypatch, gpus):
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "MYSQL_PWD", "api_key"])
 def test_a_secret_by_its_name(name):
     here = {name: "x", "TOKENIZERS_PARALLELISM": "false"}
-    difference = changes(here, [Raylet()])
-    assert (difference.kept, difference.added) == ((name,), {"TOKENIZERS_PARALLELISM": "false"})
+    difference = changes(here, [Raylet()], forked=True)
+    assert (difference.handed, difference.added) == ({name: "x"}, {"TOKENIZERS_PARALLELISM": "false"})

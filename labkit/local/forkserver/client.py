@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 
-_MAX_ANSWER = 100  # bytes of a pid
+_MAX_ANSWER = 1 << 20
 _TIMEOUT = 120  # seconds for the server's imports, on a cold disk
 
 
@@ -30,12 +30,13 @@ def _request_worker(path: str, argv: list[str]) -> tuple[socket.socket, int] | N
     }
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(_TIMEOUT)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         connection.connect(path)
         socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
         answer = connection.recv(_MAX_ANSWER)
-        if answer:  # else it is refused
+        if answer.isdigit():
             return connection, int(answer)
+        os.environ.update(json.loads(answer))  # a refusal, with what only the server has of this worker's
     connection.close()
     return None
 

@@ -85,6 +85,7 @@ class Job:
     path: str  # of the socket
     client: str  # the command of the client, as the workers' runtime environments have it
     changed: list[str]  # names of the variables that its workers have from the kernel, and not from the node
+    handed: dict[str, str | None]  # those of them that Ray doesn't know, with their values on the node
 
 
 def _prepared(listener: socket.socket, owner: int) -> Job:
@@ -158,11 +159,16 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
     """
     pid = None
     streams: list[int] = []
+    handed: dict[str, str] = {}
     client, _ = listener.accept()
     try:
         client.settimeout(_PATIENCE)
         message, streams, *_ = socket.recv_fds(client, _MAX_MESSAGE, 3)
         request = Request(**json.loads(message), streams=streams, client=client)
+        for name, on_the_node in job.handed.items():
+            if request.environment.get(name) == on_the_node:  # and not one of the actor's own
+                handed[name] = job.environment[name]
+        request.environment.update(handed)
         different = differing_variables(job.environment, request.environment)
         if is_setup(request):  # it reads none of them, and sets them for the worker
             different = [name for name in different if name not in job.changed]
@@ -184,6 +190,9 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
         return pid, request
     except (OSError, ValueError, TypeError, AttributeError) as error:
         print(f"refused: {error}", flush=True)
+        if pid is None:
+            with contextlib.suppress(OSError):
+                client.send(json.dumps(handed).encode())
         return pid, None
     finally:
         if pid != 0:
