@@ -48,7 +48,7 @@ def absolute(path: str) -> str:
 
     The first answer of a process stays: after a `%cd`, the same relative path is still the same folder.
     """
-    return str(Path(os.path.expanduser(path)).absolute())
+    return str(Path(path).expanduser().absolute())
 
 
 def _path(text: str) -> Path:

@@ -168,6 +168,9 @@ class Cluster:
         where = Markup("{} · {}").format(self.address, origin)
         if self.dashboard_url:
             where += Markup(' · <a href="{}" target="_blank">dashboard</a>').format(self.dashboard_url)
+        why = self._not_forked()
+        if why:
+            where += f" · some workers start slowly, as new Pythons ({why})"
         table = cards.table(("node", "state", "CPUs", "GPUs", "object store", "address"), rows)
         return str(cards.card("Ray cluster", ("ok", "running"), cards.rule(table), dim=where))
 
@@ -177,6 +180,10 @@ class Cluster:
         An exit status, or minus the number of a signal. Ray starts some workers itself, which aren't here.
         """
         return {}
+
+    def _not_forked(self) -> str:
+        """Return why Ray starts workers of this process as new Pythons although they should be forked."""
+        return ""
 
     def __enter__(self) -> "Cluster":
         return self

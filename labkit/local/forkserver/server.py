@@ -28,7 +28,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from labkit.local.forkserver.setup import is_setup, worker_after
-from labkit.local.forkserver.worker import ENDS, Request, become
+from labkit.local.forkserver.worker import ENDS, REFUSED, Request, become
 
 _MAX_MESSAGE = 1 << 20
 _OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
@@ -189,7 +189,7 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
             client.send(b"%d" % pid)
         return pid, request
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        print(f"refused: {error}", flush=True)
+        print(f"{REFUSED}{error}", flush=True)
         if pid is None:
             with contextlib.suppress(OSError):
                 client.send(json.dumps(handed).encode())

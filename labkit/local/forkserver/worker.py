@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+REFUSED = "refused: "  # how a line of the server's log begins that says why
 ENDS = ".ends"  # the file that says how workers ended has the name of the server's socket, and this
 
 
