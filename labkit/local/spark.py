@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import secrets
+import socket
 import sys
 from importlib import util
 from pathlib import Path
@@ -146,6 +147,8 @@ def _refuse_what_is_in_the_way() -> None:
         names.append("SPARK_API_MODE")
     if "pyspark-shell" not in os.environ.get("PYSPARK_SUBMIT_ARGS", "").split():
         names.append("PYSPARK_SUBMIT_ARGS")  # spark-submit misses what it should run
+    if not _is_open(os.environ.get("PYSPARK_GATEWAY_PORT", "")):
+        names += ["PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"]  # of a shell that has ended
     variables = [name for name in names if name in os.environ]
     if not variables:
         return
@@ -153,3 +156,10 @@ def _refuse_what_is_in_the_way() -> None:
     fact = f"another tutorial has set {values}, which leads Spark elsewhere"
     entries = ", ".join(f'os.environ["{name}"]' for name in variables)
     raise BadInput("start Spark on this machine", fact, f"import os; del {entries}, then run the cell again")
+
+
+def _is_open(port: str) -> bool:
+    with contextlib.suppress(OSError, ValueError, OverflowError):
+        socket.create_connection(("127.0.0.1", int(port)), timeout=1).close()
+        return True
+    return False

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -82,6 +83,7 @@ THEIRS = {
     "Connect mode": {"SPARK_CONNECT_MODE_ENABLED": "1"},
     "Connect by API mode": {"SPARK_API_MODE": "connect"},
     "nothing to submit": {"PYSPARK_SUBMIT_ARGS": "--driver-memory 1g"},
+    "a shell that has ended": {"PYSPARK_GATEWAY_PORT": "9", "PYSPARK_GATEWAY_SECRET": "abc"},
     "two of them": {"SPARK_REMOTE": "local[2]", "PYSPARK_SUBMIT_ARGS": ""},
 }
 
@@ -97,9 +99,11 @@ def test_a_variable_of_another_tutorial_is_named_and_the_fix_works(home, theirs)
 
 
 def test_variables_that_are_not_in_the_way(home):
-    os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 1g pyspark-shell"
-    os.environ["SPARK_API_MODE"] = "classic"
-    spark.prepare()
+    with socket.create_server(("127.0.0.1", 0)) as shell:
+        os.environ["PYSPARK_GATEWAY_PORT"] = str(shell.getsockname()[1])
+        os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 1g pyspark-shell"
+        os.environ["SPARK_API_MODE"] = "classic"
+        spark.prepare()
 
 
 @pytest.mark.parametrize("kind", ["long", "gone", "short"])
