@@ -35,8 +35,9 @@ _LEAST_STEPS, _LEAST_SECONDS = 20, 1.0  # of all ranks, after the first step
 # The share of its time that a run must win without a cause. Of another program on the machine it is higher,
 # because a busy machine takes a bit from every run.
 _SHARE = {"data": 0.15, "slow rank": 0.15, "exchange": 0.35, "reports": 0.1, "validation": 0.1}
-_BUSY_SHARE = 0.2
-_BUSY_EXCHANGE = 0.5  # where threads wait for a core most of the time, so do those that exchange
+_BUSY_SHARE, _BUSY_WIN = 0.2, 0.1  # of a busy rank's wait for its core, and of what the run wins without it
+_QUEUED_EXCHANGE = 0.5  # of the wait for a core: threads that exchange wait for one, too
+_CHANGED = 2.0  # times the share that is enough: else a cause in some stretches only is one near the limit
 _ALL_WAIT = 0.25  # of the time: where every rank waits that long for its data, it is no rank's fault
 _MORE_ROWS = 1.15  # times the rows of the other ranks
 _LEAK, _LEAK_SHARE = 32e6, 0.05  # bytes between two thirds of a run, and of all its memory
@@ -268,7 +269,7 @@ class _Search:
             return []
         wins = [(stretch.seconds, win(stretch)) for stretch in self.stretches]
         if steady and sum(saved >= 0.75 * least * took for took, saved in wins) < _AGREE:
-            self.mixed = True
+            self.mixed = self.mixed or any(saved >= _CHANGED * least * took for took, saved in wins)
             return []
         without = None
         if self.epoch:
@@ -311,9 +312,9 @@ def _slow_rank(search: _Search) -> list[Cause]:
             reason = "rows"
         else:  # what a busy machine adds to a difference proves nothing, only the difference itself
             proof = min(proof, whole.ranks[rank]["computing"] - whole.longest("computing", but=rank))
-    won, least = whole.without_rank(), _SHARE["slow rank"] * search.wall
+    won, least = whole.without_rank(), (_BUSY_SHARE if reason == "busy" else _SHARE["slow rank"]) * search.wall
     if proof < least:
-        search.mixed = search.mixed or won >= least
+        search.mixed = search.mixed or won >= _CHANGED * least
         return []
 
     def win(stretch: Stretch) -> float:
@@ -322,7 +323,7 @@ def _slow_rank(search: _Search) -> list[Cause]:
     name, detail, how = _REASONS[reason]
     how = how.format(mine, others) if reason == "rows" else how
     text = f"rank {rank} takes {seconds(won)} longer for a step than the others{how}"
-    share = _BUSY_SHARE if reason == "busy" else 0.0
+    share = _BUSY_WIN if reason == "busy" else 0.0
     return search.cause(name, win, text, least=share, rank=rank, detail=detail)
 
 
@@ -330,8 +331,7 @@ def _exchange(search: _Search) -> list[Cause]:
     whole = search.whole
     share = whole.exchange / search.wall
     text = f"{share:.0%} of a step is the exchange of gradients: larger batches, or fewer exchanges"
-    is_busy = search.share_of("queue") > 0.8 * search.share_of("busy")
-    least = _BUSY_EXCHANGE if is_busy else 0.0
+    least = _SHARE["exchange"] + _QUEUED_EXCHANGE * search.share_of("queue")
     return search.cause("exchange", lambda stretch: stretch.exchange, text, least=least, certain=0.5)
 
 

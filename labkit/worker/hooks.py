@@ -49,7 +49,7 @@ from labkit.worker.rows import (
 )
 from labkit.worker.weights import WeightsWatch
 
-_WEIGH_EVERY = 1.0  # seconds: the system counts pages for a tenth of a millisecond
+_WEIGH_EVERY = 0.3  # seconds: the system counts pages for a tenth of a millisecond
 _PAUSE = 0.2  # seconds between two events of a rank; a loss on a GPU is waited for only then
 _OF_ALL = 40  # events a second of all ranks but rank 0 together, since one process takes them in …
 _LONGEST = 2.0  # … but each rank's pause has at most these seconds
