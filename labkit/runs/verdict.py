@@ -312,9 +312,9 @@ def _slow_rank(search: _Search) -> list[Cause]:
             reason = "rows"
         else:  # what a busy machine adds to a difference proves nothing, only the difference itself
             proof = min(proof, whole.ranks[rank]["computing"] - whole.longest("computing", but=rank))
-    won, least = whole.without_rank(), (_BUSY_SHARE if reason == "busy" else _SHARE["slow rank"]) * search.wall
-    if proof < least:
-        search.mixed = search.mixed or won >= _CHANGED * least
+    share = _BUSY_SHARE if reason == "busy" else _SHARE["slow rank"]
+    if proof < share * search.wall:
+        search.mixed = search.mixed or whole.without_rank() >= _CHANGED * share * search.wall
         return []
 
     def win(stretch: Stretch) -> float:
@@ -322,9 +322,9 @@ def _slow_rank(search: _Search) -> list[Cause]:
 
     name, detail, how = _REASONS[reason]
     how = how.format(mine, others) if reason == "rows" else how
-    text = f"rank {rank} takes {seconds(won)} longer for a step than the others{how}"
-    share = _BUSY_WIN if reason == "busy" else 0.0
-    return search.cause(name, win, text, least=share, rank=rank, detail=detail)
+    text = f"rank {rank} takes {seconds(whole.without_rank())} longer for a step than the others{how}"
+    least = _BUSY_WIN if reason == "busy" else 0.0
+    return search.cause(name, win, text, least=least, rank=rank, detail=detail)
 
 
 def _exchange(search: _Search) -> list[Cause]:

@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import ctypes
-import gc
 import os
 import random
 import runpy
@@ -48,7 +47,6 @@ def become(request: Request) -> NoReturn:
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)
-    gc.unfreeze()
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
