@@ -8,17 +8,19 @@
 # - find the worker that all others wait for (09-3), and say why a run is slow (09-6);
 # - watch a cluster grow and shrink by itself, and count how many workers fit on its nodes (09-4).
 #
-# **Time** about 90 minutes · **Needs** 00, 01, 03
+# **Time** about 100 minutes · **Needs** 00, 01, 03
 
 # %% [markdown]
-# Lesson 03 began with a story: with 32 times as many GPUs, ImageNet was trained not 32 times but about 29 times as fast ([Goyal et al.](https://arxiv.org/abs/1706.02677)). Each GPU then did about 90 % of the work that it did among eight. Suppose your run takes 40 hours on one GPU. Should you rent four of them, eight or 32? You can find out before you pay for the answer, from two runs that take a few seconds each.
+# Lesson 03 began with a story: with 32 times as many GPUs, ImageNet was trained not 32 times but about 29 times as fast ([Goyal et al.](https://arxiv.org/abs/1706.02677)). So each of the 256 GPUs did about 90 % of the work that it had done in the run with 8. Suppose your run takes many hours on one GPU. Should you rent four of them, eight or 32? You can find out before you pay for the answer, from two runs that take a few seconds each.
+#
+# One difference first. In that story each GPU kept its 32 images per step, so the batch grew with the number of GPUs. This is called **weak scaling**. Below, the batch stays the same: the same updates and so the same model, and each worker has less to compute. That's **strong scaling**. It is harder, so expect less than 29.
 
 # %% [markdown]
 # ## What a step costs
 # Let `n` workers share a batch of `rows` rows. Each of them computes on `rows / n`, so that part of a step shrinks. Other work stays the same however many workers there are, such as the optimizer's update. This **serial share** limits the
 # speed-up, which is **Amdahl's law**: if it is 10 % of the work, no number of workers makes the run more than 10 times as fast.
 #
-# Then the workers average their gradients, and that part *grows*. In a **ring all-reduce**, each worker sends 2 (n − 1) messages, and each message is 1/n of the gradients. Every message costs α seconds, the **latency**, whatever its size. Every megabyte costs β seconds more:
+# Then the workers average their gradients, and that part *grows*. In a **ring all-reduce**, each worker sends 2 (n − 1) messages, one in each round, and each message is 1/n of the gradients. Every message costs α seconds, the **latency**, whatever its size. Every megabyte costs β seconds more:
 #
 # `step = serial + per_row · rows / n + α · 2 (n − 1) + β · megabytes · 2 (n − 1) / n`
 #
@@ -137,11 +139,11 @@ print(f"three workers: {1000 * predicted:.0f} ms predicted, {1000 * measured:.0f
 assert 0.6 < predicted / measured < 1.2
 
 # %% [markdown]
-# From two short runs you predicted a third one, usually to within 10 %.
+# Most of these milliseconds are the sleep that we put in. What the formula had to predict is the rest: an exchange among three, from two short runs of one and two.
 
 # %% [markdown]
 # ## When the cores compute
-# Now the same with workers that really compute, as on any cluster of CPUs. α and β stay what they are, since the messages are the same, so two measurements of one worker are enough:
+# Now the same with workers that really compute, as on any cluster of CPUs. The messages are the same, so α and β stay what they are. Only the computing has to be measured again, with one worker and two batch sizes:
 
 # %%
 layer = torch.nn.Linear(1024, 1024)
@@ -227,7 +229,7 @@ if os.cpu_count() == 2:
     assert abs(repaired - core_measured) < abs(core_predicted - core_measured)
 
 # %% [markdown]
-# On two cores, that's closer. It can still be too low, because other programs use the cores, too, and whenever one worker waits for a core, all others wait for its message.
+# On two cores, that's closer, but it can still be less than half of what you measured. Other programs use the cores, too, and whenever one worker waits for a core, all others wait for its message. A factor can't repair that: measure on the machine that you'll use.
 #
 # ### Exercise 09-1 ★★★ · α and β of a cluster
 # `np.linalg.solve` found α and β for you. Now write the loop that measures them on a new cluster. `config["exchange"](megabytes)` makes an all-reduce, and returns how many seconds it took on this rank. The first exchange of a run is much slower, and so is one in five of the later ones. The ranks measure
@@ -296,6 +298,8 @@ table["step ms"] = [1000 * step_seconds(serial + per_row * 256 / n, n, megabytes
 table["speed-up"] = table["step ms"][0] / table["step ms"]
 table["hours"] = 20_000 * table["step ms"] / 1000 / 3600
 table["GPU hours"] = table["hours"] * table["workers"]
+grown = [step_seconds(serial + per_row * 256, n, megabytes=4) for n in table["workers"]]  # 256 rows each
+table["speed-up, weak"] = table["workers"] * grown[0] / grown
 saved = (table["step ms"][0] - table["step ms"]) / 1000
 table["break-even"] = (20 / saved).where(saved > 0)
 
@@ -311,19 +315,24 @@ assert table["break-even"].isna()[0] and table["break-even"][1] > 0
 assert 1 < table["speed-up"][3] < 8 and table["speed-up"][4] < 16
 
 # %% [markdown]
-# Eight workers are far from eight times as fast. Read a row from left to right. *GPU hours* is what you pay for, and it rises with every worker, because each of them repeats the serial work and waits for messages. The **break-even** is the number of steps after which the run has made up for its later start; a shorter run is done
-# sooner in one process. `NaN` means never.
+# Eight workers are far from eight times as fast, and 32 may even be slower than eight: the rows that they share become few, and their messages many. With 256 rows for *each* worker, the column *weak*, the speed-up comes close to the story's, if you can train with so large a batch (lesson 03).
+#
+# Read a row from left to right. *GPU hours* is what you pay for, and it rises with every worker, because each of them repeats the serial work and waits for messages. The **break-even** is the number of steps after which the run has made up for its later start; a shorter run is done
+# sooner in one process. In the first row there is nothing to make up for; further down, `NaN` would mean never.
 #
 # That's how you choose between four, eight and 32: go down the rows until the next one saves too few hours for its price. A real step is somewhat shorter than this sum, because DDP sends most gradients *during* the backward pass. And the table knows only the costs that you measured, so it has no disk
 # that all workers read from.
+#
+# Two warnings. Measure α and β between the machines that you would rent: here they belong to two processes of one machine. And α is the least certain number, because it is the small difference of two large ones. Run *Two short runs* again, and see how far the row of 32 workers moves.
 
 # %% [markdown]
 # ## A fair comparison
 # A speed-up means something only if both runs do the same work, and that is easy to get wrong. The next loop makes the two usual mistakes.
 #
 # ### Exercise 09-2 ★★ · The same work
-# This loop should measure runs with different numbers of workers. `config["step"](rows)` does the work of a step on `rows` rows, and returns how many seconds it took. But here more workers do more work, and every rank returns its own seconds, of which Ray keeps rank 0's, although a run is as slow as its slowest rank. Change the loop: all
-# workers together process exactly `config["rows"]` rows per step, and every rank returns the largest of their totals (`dist.ReduceOp.MAX`). The check runs the loop on two workers with 65 rows.
+# This loop should measure runs with different numbers of workers. `config["step"](rows)` does the work of a step on `rows` rows, and returns how many seconds it took. Two things are wrong. With more workers, more work is done. And every rank returns its own seconds; Ray keeps those of rank 0, although a run is as slow as its slowest rank.
+#
+# Change the loop. All workers together process exactly `config["rows"]` rows per step, and every rank returns the largest of their totals (`dist.ReduceOp.MAX`). The check runs the loop on two workers with 65 rows.
 
 
 # %%
@@ -362,6 +371,7 @@ from torch.utils.data import DataLoader
 
 def train_watched(config):
     workers = ray.train.get_context().get_world_size()
+    torch.manual_seed(0)  # the same weights in all ranks, which DDP would see to
     model = torch.nn.Linear(1024, 1024)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = DataLoader(torch.rand(15 * 512, 1024), batch_size=512)
@@ -420,11 +430,11 @@ assert fault.outcome == "made", fault.did
 assert second[0][1] > 1.5 * second[1][1]
 
 # %% [markdown]
-# Rank 0 has nothing wrong with it, and yet its second epoch takes much longer. The panel shows the same rows per second for *both* ranks, because each step ends for all of them at the same time. Only the seconds show it: rank 0 spends most of the epoch in the all-reduce. That looks like
+# Rank 0 has nothing wrong with it, and yet its second epoch takes much longer. (Not 1 / 0.3 times as long: only rank 1's own part of a step grows, and while rank 1 is stopped, rank 0 has more of the machine to itself.) The panel shows the same rows per second for *both* ranks, because each step ends for all of them at the same time. Only the seconds show it: rank 0 spends most of the epoch in the all-reduce. That looks like
 # a slow network, but rank 0 is only waiting for rank 1. **The slow rank is the one that doesn't wait.**
 
 # %% [markdown]
-# The panel has measured the same from outside: each rank's strip shows how the time of its steps divides. Here, rank 0's *exchange* is much longer than rank 1's, and rank 1's *forward* is longer than rank 0's. The sentence below the strips is careful. Rank 1 was slow for a part of the run only, so there is *not enough to say*. In a run that is slow from its beginning, it names the rank, and what an epoch would take without the delay. [Why is this run slow?](../docs/verdict.md) explains how.
+# The panel has measured the same from outside: each rank's strip shows how the time of its steps divides. Here, rank 0's *exchange* is much longer than rank 1's, and rank 1's *forward* is longer than rank 0's. The sentence below the strips says that there is *not enough to say*, because rank 1 was slow for a part of the run only. In a run that is slow from its beginning, the sentence names the rank and predicts an epoch without the delay. [Why is this run slow?](../docs/verdict.md) explains how.
 #
 # ### Exercise 09-3 ★★ · Find it
 # Write a loop that makes `config["steps"]` steps. A step is `config["compute"]()`, then an all-reduce of any tensor. The loop returns the number of the slowest rank, on every rank. The check runs it on two workers, first with one rank slow and then with the other.
@@ -456,7 +466,7 @@ check("09-3", slowest)
 
 # %% [markdown]
 # ### Exercise 09-6 ★★ · Three slow runs
-# Here are three runs on two workers. Each of them loses about 30 ms in every step, and each for a different reason: one rank gets its batches late, one rank computes longer, or the network between them is slow. With `verdict=False`, the panel draws its strips and leaves out the sentence that says why. What do the strips say?
+# Here are three runs on two workers. Each of them loses 30 ms or more in every step, and each for a different reason: one rank gets its batches late, one rank computes longer, or the network between them is slow. With `verdict=False`, the panel draws its strips and leaves out the sentence that says why. What do the strips say?
 
 # %%
 from course import slow_runs

@@ -30,7 +30,7 @@ from labkit.settings import Settings
 
 _MARKS = {"solved": ("ok", "✓"), "not yet": ("bad", "✕"), "not attempted": ("dim", "○")}
 _RIGHT, _CLOSE = 0.1, 2.0  # a prediction is right within 10 %, close within a factor of two
-_COUNTED = 100  # smaller whole numbers are counts: they are right or wrong
+_COUNTED = 10_000  # smaller whole numbers are counts: they are right or wrong
 _REMARKS = {"off": "more than a factor of two off", "wrong": "no"}
 
 _solved: set[str] = set()  # in this kernel

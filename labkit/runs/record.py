@@ -258,8 +258,20 @@ def setting(value: Any, name: str = "", depth: int = 0) -> Any:
     if isinstance(value, (Mapping, list, tuple, set, bytes)):
         return f"{kind} of {len(value)}"
     text = value if isinstance(value, str) else getattr(value, "__qualname__", None)
+    if text is None and type(value).__repr__ is object.__repr__:
+        return _numbers_of(value, name)
     if text is None:
         text = _SHORT.repr(value)
     if " at 0x" in text:  # an address in memory, which differs from run to run
         return kind
     return formatting.without_credentials(text)[:200]
+
+
+def _numbers_of(value: Any, name: str) -> str:
+    """Describe an object by its numbers: its texts and parts may be secrets, large, or change meanwhile."""
+    kind = type(value).__name__
+    attributes = list(getattr(value, "__dict__", {}).items())
+    numbers = [f"{key}={setting(part)}" for key, part in attributes if isinstance(part, (bool, int, float))]
+    if not numbers or _SECRET.search(name):
+        return kind
+    return f"{kind}({', '.join(numbers[:_LONGEST])})"[:200]

@@ -101,7 +101,7 @@ assert result.metrics == {"trained on": "00000", "validated on": "00001"}
 assert [count for _, count in seen] == [0, 1, 0]
 
 # %% [markdown]
-# It came for the validation, and it went. Ray's autoscaler looks at what tasks, actors and placement groups *ask* for. That's why `require_cpus` of lesson 06b doesn't belong here: it looks first and asks for nothing. And it's why a node with work left on it stays: a placement group that a timed-out validation has left
+# It came for the validation, and it went. Ray's autoscaler looks at what tasks, actors and placement groups *ask* for. That's why `require` of lesson 06b doesn't belong here: it looks first and asks for nothing. And it's why a node with work left on it stays: a placement group that a timed-out validation has left
 # behind keeps a rented machine running. Look at the list of nodes after each run.
 #
 # What Ray can't do: a validation that waits for its node doesn't stop the clock of its timeout, and the status is the same `VALIDATION_TIMEOUT` as for one that hangs. The dashboard shows the demand that nothing satisfies.
