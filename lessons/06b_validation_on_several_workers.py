@@ -356,7 +356,7 @@ measure("map_batches, 2 workers", in_map_batches, 2)
 # There is no process group, no rank and no all-reduce. The price is that you have to return one value for each row. A metric that needs all rows at once, or a model that is divided among GPUs, doesn't fit into this form.
 #
 # ### Exercise 06b-2 ★★ · Fix this predictor
-# This class gives a wrong accuracy, a different one at each run, and it is slow. Find the four mistakes. The columns of a batch are those of `valid`. `load` makes the model and gives it the checkpoint's weights, and nothing else. An object of the class should return a dict with the column `right`: for each row 1.0 or 0.0, as an array.
+# This class gives a wrong accuracy, a different one at each run, and it is slow. Find the four mistakes. A batch has the columns of `valid`. `load` makes the model and gives it the checkpoint's weights, and nothing else. An object of the class should return a dict with the column `right`: for each row 1.0 or 0.0, as an array.
 
 
 # %%
