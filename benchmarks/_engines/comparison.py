@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks._engines import launch
 from benchmarks._engines.launch import ENGINES, Engine, Result
-from labkit.display.cards import Table
+from course.exercises.table import Table
 from labkit.errors import LabError
 from labkit.local.preload import Preloader
 from labkit.settings import Settings

@@ -30,7 +30,7 @@ from labkit.settings import Settings
 
 _MARKS = {"solved": ("ok", "✓"), "not yet": ("bad", "✕"), "not attempted": ("dim", "○")}
 _RIGHT, _CLOSE = 0.1, 2.0  # a prediction is right within 10 %, close within a factor of two
-_COUNTED = 10_000  # smaller whole numbers are counts: they are right or wrong
+_COUNTED = 100  # smaller whole numbers are counts: they are right or wrong
 _REMARKS = {"off": "more than a factor of two off", "wrong": "no"}
 
 _solved: set[str] = set()  # in this kernel
@@ -221,7 +221,7 @@ def _verdict(guess: Any, answer: Any) -> str:
         return "right" if str(guess).casefold() == str(answer).casefold() else "wrong"
     if isinstance(answer, int) and abs(answer) < _COUNTED:
         return "right" if guess == answer else "wrong"
-    if math.isclose(guess, answer, rel_tol=_RIGHT):
+    if guess == answer or (isinstance(answer, float) and math.isclose(guess, answer, rel_tol=_RIGHT)):
         return "right"
     has_same_sign = guess * answer > 0
     return "close" if has_same_sign and 1 / _CLOSE <= guess / answer <= _CLOSE else "off"

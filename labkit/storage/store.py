@@ -196,10 +196,13 @@ def connect(
     url = str(endpoint or settings.s3_endpoint or "").rstrip("/")
     shown = without_credentials(url)
     if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
-        fix = (
-            'storage.connect("http://host:9000", bucket="lab"), or export LABKIT_S3_ENDPOINT=http://host:9000'
-        )
-        raise BadInput(attempt, f"the endpoint is {shown!r}, which is not an http:// or https:// URL", fix)
+        example = "http://host:9000"
+        if re.fullmatch(r"[\w.-]+(:\d+)?(/[^\s?#]*)?", url):  # only the scheme is missing
+            example = f"https://{url}"
+        fix = f'storage.connect("{example}"), or export LABKIT_S3_ENDPOINT={example}'
+        if url.startswith("s3://"):
+            fix += f"; the bucket comes separately: bucket={url.removeprefix('s3://').partition('/')[0]!r}"
+        raise BadInput(attempt, f"the endpoint is {shown!r}, which is not a URL", fix)
     if access_key is None and secret_key is None:
         access_key, secret_key = settings.s3_access_key, settings.s3_secret_key
     if bool(access_key) != bool(secret_key):  # the given one would be ignored, and AWS's own pair used

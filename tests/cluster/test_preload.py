@@ -1,6 +1,7 @@
 """Real Ray workers that begin with their imports done."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -33,6 +34,7 @@ class Worker:
         seed = torch.initial_seed() if torch else None
         found = {"parent": os.getppid(), "pid": os.getpid(), "loaded": torch is not None}
         found["shorter"] = "labkit.local.forkserver.shorter_start" in sys.modules
+        found["frozen"] = gc.get_freeze_count()
         return {**found, "threads": threads, "seed": seed}
 
     def ids(self):
@@ -78,6 +80,7 @@ def test_each_node_has_a_server_that_forks_its_workers_with_what_prepares_them(h
         process = ray.get(worker.about.remote(), timeout=300)
         log = (lab.folder / f"forkserver-{name}.log").read_text()
         assert process["parent"] == pids[name] and process["loaded"], log
+        assert process["frozen"] > 100_000  # a full collection would copy all pages of the server
         # Ray starts a Python for each, which imports all of ray before it becomes the worker. That is the
         # same fork: there is no second client, which would be a child of the server.
         assert not clients_of(psutil.Process(pids[name])), log
