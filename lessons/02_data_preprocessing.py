@@ -338,6 +338,8 @@ def with_ink(batch):
 check("02-1", with_ink)
 
 # %% [markdown]
+# Newer tutorials write such a step as an expression: `rows.with_column("x", col("x") / 255.0)`. There, `/ 255` without the point keeps integers, and every pixel becomes 0.
+#
 # ## What is loaded once
 # Often a step needs something large: a model, a table, a dictionary. If you load it in the function, you load it for every batch. Here a pause of 0.3 s plays the part of a large file.
 

@@ -299,11 +299,12 @@ check("03-4", same_model, scaled)
 
 # %% [markdown]
 # ## Batch normalization
-# Two things go wrong with `BatchNorm` on several workers.
+# Three things go wrong with `BatchNorm` on several workers.
 #
 # - Each worker computes the mean and the variance of *its* images. With 8 images per worker these are noisy. On GPUs, `torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)`, called before `prepare_model`, computes them over all workers.
 # - The running mean and variance are *buffers* of the model. If a single rank evaluates the model, let it use the model inside the wrapper, `model.module`. Each forward pass through the wrapper starts with an exchange: DDP copies rank 0's buffers to
 #   the other ranks. It does this in evaluation, too, so if rank 0 calls the wrapper alone, the run hangs or a worker dies.
+# - So each rank has a running mean of its own rows. `torch.save` on rank 0 saves rank 0's. `torch.distributed.checkpoint` (lesson 11) may save the mean of one rank and the variance of another: average the buffers first, or pass `planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True)`.
 
 # %% [markdown]
 # ## Measure on all workers

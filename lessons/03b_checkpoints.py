@@ -487,6 +487,8 @@ def resume(model, optimizer, scheduler):
 check("03-3", resume, store)
 
 # %% [markdown]
+# In your own loop, make the scheduler *before* you load the optimizer. Making one sets the learning rate to that of the first step. If that comes after the load, a schedule with a warm-up stays too low until the end of the run, without a word.
+#
 # ## The trap of a reused name
 # A run also resumes when you call `fit()` again with the same name and storage. After a crash, or to add epochs, that's what you want. Otherwise it's a trap. Watch what happens to an experiment with a new learning rate
 # and an old name:
