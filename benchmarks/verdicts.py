@@ -158,6 +158,9 @@ def train_loop(config: dict[str, Any]) -> None:
     batch = 4 if fault == "tiny batches" else BATCHES[config["network"]]
     if fault == "slow rank, more rows" and is_slow:
         batch = round(MANY * batch)
+    if fault == "equal rows":  # as many as with that fault
+        world = ray.train.get_context().get_world_size()
+        batch = round((MANY + world - 1) / world * batch)
     slow = {"slow store": "waiting", "slow rows on all ranks": "computing"}.get(fault, "")
     if fault == "slow rows on one rank" and is_slow:
         slow = "computing"
@@ -233,7 +236,8 @@ def run(case: Case, settings: Settings, *, fault: bool = True) -> RunRecord:
     from labkit.train import TrainPanel
 
     panel = TrainPanel("benchmark-verdicts", settings=settings)
-    about = {"fault": case.name if fault else "", "rank": case.rank, "network": case.network}
+    without = "equal rows" if case.name == "slow rank, more rows" else ""
+    about = {"fault": case.name if fault else without, "rank": case.rank, "network": case.network}
     folder = str(settings.home / "runs" / "benchmark-verdicts-checkpoints")
     os.makedirs(folder, exist_ok=True)
     upload = fault and case.name == "slow upload"

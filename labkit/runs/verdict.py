@@ -38,6 +38,7 @@ _SHARE = {"data": 0.15, "slow rank": 0.15, "exchange": 0.35, "reports": 0.1, "va
 _BUSY_SHARE, _BUSY_WIN = 0.2, 0.1  # of a busy rank's wait for its core, and of what the run wins without it
 _QUEUED_EXCHANGE = 0.5  # of the wait for a core: threads that exchange wait for one, too
 _CHANGED = 2.0  # times the share that is enough: else a cause in some stretches only is one near the limit
+_BUSY_MACHINE = 0.1  # of the time: from there on the sentence says that other programs had the core
 _ALL_WAIT = 0.25  # of the time: where every rank waits that long for its data, it is no rank's fault
 _MORE_ROWS = 1.15  # times the rows of the other ranks
 _LEAK, _LEAK_SHARE = 32e6, 0.05  # bytes between two thirds of a run, and of all its memory
@@ -167,6 +168,11 @@ class Stretch:
         """Return what a step wins if the slowest rank is as fast as the next one."""
         return self.longest("own") - self.longest("own", but=self.slowest)
 
+    def with_equal_rows(self) -> float:
+        """Return what a step wins if the ranks share the rows, which somebody has to compute."""
+        own = self.of("own").values()
+        return max(own) - sum(own) / len(own)
+
     def excess(self, rank: int) -> dict[str, float]:
         """Return how much longer a rank needs for a step than all others, by reason.
 
@@ -219,6 +225,9 @@ def verdict(parts: Mapping[str, Any], *, start: float | None = None, total: floa
     if search.mixed and not causes:
         return _unknown("what was slow changed during the run", shares=shares, epoch=epoch)
     sentence = ". ".join(_sentence(cause, epoch) for cause in causes) or _healthy(search)
+    queue = search.share_of("queue")
+    if queue >= _BUSY_MACHINE:
+        sentence += f"; for {queue:.0%} of the time, other programs had the core"
     return Verdict(causes[0].name if causes else "healthy", sentence, tuple(causes), epoch, shares)
 
 
@@ -318,7 +327,9 @@ def _slow_rank(search: _Search) -> list[Cause]:
         return []
 
     def win(stretch: Stretch) -> float:
-        return stretch.without_rank() if stretch.slowest == rank else 0.0
+        if stretch.slowest != rank:
+            return 0.0
+        return stretch.with_equal_rows() if reason == "rows" else stretch.without_rank()
 
     name, detail, how = _REASONS[reason]
     how = how.format(mine, others) if reason == "rows" else how
@@ -337,7 +348,7 @@ def _exchange(search: _Search) -> list[Cause]:
 
 def _reports(search: _Search) -> list[Cause]:
     """Reports with their uploads."""
-    text = f"reports and checkpoints took {seconds(search.whole.reports * search.steps)}"
+    text = f"reports and checkpoints took {seconds(search.whole.reports * search.steps)} in all"
     return search.cause("reports", lambda stretch: stretch.reports, text, steady=False)
 
 
@@ -346,7 +357,7 @@ def _validation(search: _Search) -> list[Cause]:
     evaluating = search.whole.of("evaluating")
     rank = max(evaluating, key=evaluating.__getitem__)
     who = f"rank {rank}" if min(evaluating.values()) < 0.5 * evaluating[rank] else "the loop"
-    text = f"{who} validated for {seconds(evaluating[rank] * search.steps)} between its steps"
+    text = f"{who} validated for {seconds(evaluating[rank] * search.steps)} in all, between its steps"
     return search.cause("validation", lambda stretch: stretch.validation, text, steady=False)
 
 
@@ -382,9 +393,8 @@ def _sentence(cause: Cause, epoch: float | None) -> str:
 
 
 def _healthy(search: _Search) -> str:
-    computing, queue = search.share_of("forward", "backward", "optimizer"), search.share_of("queue")
-    busy = f"; for {queue:.0%} of the time, other programs had the core" if queue >= 0.1 else ""
-    return f"healthy: {computing:.0%} of the time is computing, and no cause costs enough to name{busy}"
+    computing = search.share_of("forward", "backward", "optimizer")
+    return f"healthy: {computing:.0%} of the time is computing, and no cause costs enough to name"
 
 
 def _unknown(why: str, **known: Any) -> Verdict:
