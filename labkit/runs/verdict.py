@@ -169,7 +169,7 @@ class Stretch:
         return self.longest("own") - self.longest("own", but=self.slowest)
 
     def with_equal_rows(self) -> float:
-        """Return what a step wins if the ranks share the rows, which somebody has to compute."""
+        """Return what a step wins if the ranks share the rows, which have to be computed anyway."""
         own = self.of("own").values()
         return max(own) - sum(own) / len(own)
 
