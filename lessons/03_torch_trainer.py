@@ -177,7 +177,7 @@ pandas.DataFrame({record.name: record.seconds for record in (one, two)}).round(2
 # **2 · `prepare_data_loader`** adds a `DistributedSampler` to your loader. It deals the rows to the workers like cards, so each worker has its own part, the **shard**. It also moves each batch to the worker's device, so you don't call `.to(device)`. Three details matter in your own project:
 #
 # - If the rows can't be divided evenly, some are used twice, so that all workers have equally many. This lesson uses 1,408 images to avoid that. In training it hardly matters, but a test that counts some rows twice is slightly wrong.
-# - If your loader shuffles, call `loader.sampler.set_epoch(epoch)` at the start of each epoch, or every epoch uses the same order. With one worker there is no such sampler, so write `if hasattr(loader.sampler, "set_epoch"):` before it.
+# - If your loader shuffles, call `loader.sampler.set_epoch(epoch)` at the start of each epoch, or every epoch uses the same order. With one worker there is no such sampler, so ask first whether the sampler has the method.
 # - With two or more workers it builds the loader again, and not all of your settings survive. The panel has a note on each one that is lost:
 #
 # | your loader has | what the workers get | what to write |
@@ -304,7 +304,7 @@ check("03-4", same_model, scaled)
 # - Each worker computes the mean and the variance of *its* images. With 8 images per worker these are noisy. On GPUs, `torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)`, called before `prepare_model`, computes them over all workers.
 # - The running mean and variance are *buffers* of the model. If a single rank evaluates the model, let it use the model inside the wrapper, `model.module`. Each forward pass through the wrapper starts with an exchange: DDP copies rank 0's buffers to
 #   the other ranks. It does this in evaluation, too, so if rank 0 calls the wrapper alone, the run hangs or a worker dies.
-# - So each rank has a running mean of its own rows. `torch.save` on rank 0 saves rank 0's. `torch.distributed.checkpoint` (lesson 11) may save the mean of one rank and the variance of another: average the buffers first, or pass `planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True)`.
+# - So each rank has a running mean of its own rows, and a checkpoint that rank 0 saves has rank 0's. The distributed checkpoints of lesson 11 may take the mean of one rank and the variance of another.
 
 # %% [markdown]
 # ## Measure on all workers
@@ -334,7 +334,7 @@ check("03-5", accuracy_on_all_ranks)
 
 # %% [markdown]
 # ## When two workers win
-# Two workers are worth it when each of them brings something: a GPU, a core, or time that it spends waiting while the other one waits, too. And a step has to take much longer than the exchange. Here each row takes a millisecond to arrive, as if it came from another city. (If that were your only problem, `DataLoader(num_workers=…)` would help as well: lesson 03c compares.)
+# Two workers are worth it when each of them brings something: a GPU, a core, or time that it spends waiting while the other one waits, too. And a step has to take much longer than the exchange. Here each row takes a millisecond to arrive, as if it came from another city. (If that were your only problem, loader processes would help as well: lesson 03c compares.)
 
 # %%
 import time
@@ -376,7 +376,7 @@ assert one / two > 1.3
 # An epoch is nearly twice as fast, because the workers wait at the same time, each for its own half of the rows. With GPUs it's similar: the two GPUs compute at the same time, each on its own half. For the whole run, the panels show how little that matters here: the start takes about as long as all three epochs together. Lesson 09 predicts the speed-up from two short runs.
 
 # %% [markdown]
-# Look at the **strips** below the curves, one for each rank. They divide the time between the first step and the last into six parts: data, forward, backward, exchange, optimizer and rest. Nearly all of it is *data*: waiting for the next batch. A second worker doesn't make a row arrive earlier. It waits for other rows at the same time. [Why is this run slow?](../docs/verdict.md) explains the six parts, and the sentence that a longer run gets.
+# Look at the strips below the curves, one for each rank. They divide the time between the first step and the last into six parts: data, forward, backward, exchange, optimizer and rest. Nearly all of it is *data*: waiting for the next batch. A second worker doesn't make a row arrive earlier. It waits for other rows at the same time. [Why is this run slow?](../docs/verdict.md) explains the six parts, and the sentence that a longer run gets.
 
 # %% [markdown]
 # ### Exercise 03-1 ★★ · Make this loop distributed

@@ -13,7 +13,7 @@
 # %% [markdown]
 # Lesson 03 began with a story: with 32 times as many GPUs, ImageNet was trained not 32 times but about 29 times as fast ([Goyal et al.](https://arxiv.org/abs/1706.02677)). So each of the 256 GPUs did about 90 % of the work that it had done in the run with 8. Suppose your run takes many hours on one GPU. Should you rent four of them, eight or 32? You can find out before you pay for the answer, from two runs that take a few seconds each.
 #
-# One difference first. In that story each GPU kept its 32 images per step, so the batch grew with the number of GPUs. This is called **weak scaling**. Below, the batch stays the same: the same updates and so the same model, and each worker has less to compute. That's **strong scaling**. It is harder, so expect less than 29.
+# One difference has to be named first: in that story each GPU kept its 32 images per step, so the batch grew with the number of GPUs. This is called **weak scaling**. Below, the batch stays the same, so it's the same model, and each worker has less to compute. That's called **strong scaling**, and because it is harder, you should expect less than 29.
 
 # %% [markdown]
 # ## What a step costs
@@ -323,16 +323,16 @@ assert 1 < table["speed-up"][3] < 8 and table["speed-up"][4] < 16
 # That's how you choose between four, eight and 32: go down the rows until the next one saves too few hours for its price. A real step is somewhat shorter than this sum, because DDP sends most gradients *during* the backward pass. And the table knows only the costs that you measured, so it has no disk
 # that all workers read from.
 #
-# Two warnings. Measure α and β between the machines that you would rent: here they belong to two processes of one machine. And α is the least certain number, because it is the small difference of two large ones. Run *Two short runs* again, and see how far the row of 32 workers moves.
+# Measure α and β between the machines that you would rent, because here they belong to two processes of one machine. Of the four costs, α is the least certain one, because it is the small difference of two large ones. Run *Two short runs* again, and see how far the row of 32 workers moves.
 
 # %% [markdown]
 # ## A fair comparison
 # A speed-up means something only if both runs do the same work, and that is easy to get wrong. The next loop makes the two usual mistakes.
 #
 # ### Exercise 09-2 ★★ · The same work
-# This loop should measure runs with different numbers of workers. `config["step"](rows)` does the work of a step on `rows` rows, and returns how many seconds it took. Two things are wrong. With more workers, more work is done. And every rank returns its own seconds; Ray keeps those of rank 0, although a run is as slow as its slowest rank.
+# This loop should measure runs with different numbers of workers. `config["step"](rows)` does the work of a step on `rows` rows, and returns how many seconds it took. It makes two mistakes. With more workers, more work is done. And every rank returns its own seconds, of which Ray keeps those of rank 0, although a run is as slow as its slowest rank.
 #
-# Change the loop. All workers together process exactly `config["rows"]` rows per step, and every rank returns the largest of their totals (`dist.ReduceOp.MAX`). The check runs the loop on two workers with 65 rows.
+# Change the loop so that all workers together process exactly `config["rows"]` rows per step, and every rank returns the largest of their totals (`dist.ReduceOp.MAX`). The check runs the loop on two workers with 65 rows.
 
 
 # %%
