@@ -372,7 +372,7 @@ assert continued.checkpoint.path != result.checkpoint.path
 # - A new run starts from an old checkpoint that you put into `train_loop_config`.
 # - On several workers, `fit` needs Keras 2, chosen before TensorFlow is imported, in the workers, too.
 #
-# **A question to take along.** A colleague reports that two workers need half as many steps per epoch as one, that the loss falls as it should, and that the accuracy of the saved model is the same as that of one worker after *half* of the epochs. Which two lines of the loop do you look at first?
+# **A question to take along.** A colleague reports that two workers need half as many steps per epoch as one, that the loss falls as it should, and that the saved model is only as accurate as one worker's model after *half* of the epochs. Which two lines of the loop do you look at first?
 #
 # <details><summary>Compare your answer</summary>The line that builds the model: outside of the scope, each worker trains a model of its own on its part of the rows, and no error tells you. And the line that makes the data set: if Ray has divided the rows already, TensorFlow divides them again, and the only sign is a short epoch.</details>
 #

@@ -9,7 +9,7 @@ The doctor looks at files and sockets and imports nothing heavy, so it answers a
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 
 import psutil
@@ -28,8 +28,8 @@ _INSTALL = f"make setup, or: pip install -c constraints.txt -e '.[{','.join(_EXT
 
 
 _LAUNCHED = "another launcher's (torchrun, Slurm), by which torch would look for ranks that are not there"
-# Variable: (values that do no harm, what others do)
-_ELSEWHERE: dict[str, tuple[Sequence[str], str]] = {
+# Variable: (values that do no harm, or what lists them, and what others do)
+_ELSEWHERE: dict[str, tuple[Sequence[str] | Callable[[], Iterable[str]], str]] = {
     "RAY_TRAIN_V2_ENABLED": (
         ("1", "true"),
         "the lab needs the second version of Ray Train, which is the default",
@@ -40,7 +40,7 @@ _ELSEWHERE: dict[str, tuple[Sequence[str], str]] = {
     "LOCAL_RANK": ((), _LAUNCHED),
     "TF_CONFIG": ((), "TensorFlow (lesson 04) would wait for the cluster that it describes"),
     "GLOO_SOCKET_IFNAME": (
-        tuple(psutil.net_if_addrs()),
+        psutil.net_if_addrs,
         "this machine has no network interface of that name, and torch's ranks can't meet",
     ),
 }
@@ -71,7 +71,8 @@ def _of_other_tutorials(_: Settings) -> Iterator[Finding]:
     """Look for variables that engines read, and that were set for something other than the lessons."""
     for name, (harmless, effect) in _ELSEWHERE.items():
         value = os.environ.get(name, "").strip()
-        if value and value not in harmless and value.lower() not in harmless:
+        allowed = harmless() if callable(harmless) else harmless
+        if value and value not in allowed and value.lower() not in allowed:
             # Lesson 03 and all later ones need Ray Train, and so it blocks.
             blocking = name == "RAY_TRAIN_V2_ENABLED"
             yield Finding("variables", False, f"{name} is set: {effect}", f"unset {name}", blocking)

@@ -225,9 +225,8 @@ def verdict(parts: Mapping[str, Any], *, start: float | None = None, total: floa
     if search.mixed and not causes:
         return _unknown("what was slow changed during the run", shares=shares, epoch=epoch)
     sentence = ". ".join(_sentence(cause, epoch) for cause in causes) or _healthy(search)
-    queue = search.share_of("queue")
-    if queue >= _BUSY_MACHINE:
-        sentence += f"; for {queue:.0%} of the time, other programs had the core"
+    if search.queue >= _BUSY_MACHINE:
+        sentence += f"; for {search.queue:.0%} of the time, other programs had the core"
     return Verdict(causes[0].name if causes else "healthy", sentence, tuple(causes), epoch, shares)
 
 
@@ -245,6 +244,7 @@ class _Search:
         self.whole = Stretch(samples, first, first + steps)
         self.stretches = [Stretch(samples, *pair) for pair in zip(cuts, cuts[1:], strict=False)]
         self.wall = self.whole.longest("wall")
+        self.queue = self.share_of("queue")
         self.epoch = _epoch_length(next(iter(samples.values())))  # in steps
         self.mixed = False  # whether a cause was there for a part of the run only
 
@@ -285,7 +285,7 @@ class _Search:
             rest = self.wall - won
             spread = 2 * stdev(took - saved for took, saved in wins) / _STRETCHES**0.5 if steady else 0.0
             # Other programs may use more or less the next time.
-            error = max(spread, 0.05 * self.wall) + self.share_of("queue") * rest
+            error = max(spread, 0.05 * self.wall) + self.queue * rest
             bounds = (rest, rest - error, self.wall - won * certain + error)
             best, low, high = (max(step, 0.0) * self.epoch for step in bounds)
             without = best, low, high
@@ -342,7 +342,7 @@ def _exchange(search: _Search) -> list[Cause]:
     whole = search.whole
     share = whole.exchange / search.wall
     text = f"{share:.0%} of a step is the exchange of gradients: larger batches, or fewer exchanges"
-    least = _SHARE["exchange"] + _QUEUED_EXCHANGE * search.share_of("queue")
+    least = _SHARE["exchange"] + _QUEUED_EXCHANGE * search.queue
     return search.cause("exchange", lambda stretch: stretch.exchange, text, least=least, certain=0.5)
 
 
