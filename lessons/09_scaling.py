@@ -434,7 +434,7 @@ assert second[0][1] > 1.5 * second[1][1]
 # a slow network, but rank 0 is only waiting for rank 1. **The slow rank is the one that doesn't wait.**
 
 # %% [markdown]
-# The panel has measured the same from outside: each rank's strip shows how the time of its steps divides. Here, rank 0's *exchange* is much longer than rank 1's, and rank 1's *forward* is longer than rank 0's. The sentence below the strips says that there is *not enough to say*, because rank 1 was slow for a part of the run only. In a run that is slow from its beginning, the sentence names the rank and predicts an epoch without the delay. [Why is this run slow?](../docs/verdict.md) explains how.
+# The panel has measured the same from outside: each rank's strip shows how the time of its steps divides. Here, rank 0's *exchange* is much longer than rank 1's, and rank 1's *forward* and *backward* are longer than rank 0's. The sentence below the strips says that there is *not enough to say*, because rank 1 was slow for a part of the run only. In a run that is slow from its beginning, the sentence names the rank and predicts an epoch without the delay. [Why is this run slow?](../docs/verdict.md) explains how.
 #
 # ### Exercise 09-3 ★★ · Find it
 # Write a loop that makes `config["steps"]` steps. A step is `config["compute"]()`, then an all-reduce of any tensor. The loop returns the number of the slowest rank, on every rank. The check runs it on two workers, first with one rank slow and then with the other.

@@ -37,7 +37,6 @@ _LEAST_STEPS, _LEAST_SECONDS = 20, 1.0  # of all ranks, after the first step
 _SHARE = {"data": 0.15, "slow rank": 0.15, "exchange": 0.35, "reports": 0.1, "validation": 0.1}
 _BUSY_SHARE, _BUSY_WIN = 0.2, 0.1  # of a busy rank's wait for its core, and of what the run wins without it
 _QUEUED_EXCHANGE = 0.5  # of the wait for a core: threads that exchange wait for one, too
-_CHANGED = 2.0  # times the share that is enough: else a cause in some stretches only is one near the limit
 _BUSY_MACHINE = 0.1  # of the time: from there on the sentence says that other programs had the core
 _ALL_WAIT = 0.25  # of the time: where every rank waits that long for its data, it is no rank's fault
 _MORE_ROWS = 1.15  # times the rows of the other ranks
@@ -278,7 +277,7 @@ class _Search:
             return []
         wins = [(stretch.seconds, win(stretch)) for stretch in self.stretches]
         if steady and sum(saved >= 0.75 * least * took for took, saved in wins) < _AGREE:
-            self.mixed = self.mixed or any(saved >= _CHANGED * least * took for took, saved in wins)
+            self.mixed = True
             return []
         without = None
         if self.epoch:
@@ -323,7 +322,7 @@ def _slow_rank(search: _Search) -> list[Cause]:
             proof = min(proof, whole.ranks[rank]["computing"] - whole.longest("computing", but=rank))
     share = _BUSY_SHARE if reason == "busy" else _SHARE["slow rank"]
     if proof < share * search.wall:
-        search.mixed = search.mixed or whole.without_rank() >= _CHANGED * share * search.wall
+        search.mixed = search.mixed or whole.without_rank() >= share * search.wall
         return []
 
     def win(stretch: Stretch) -> float:

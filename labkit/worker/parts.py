@@ -110,6 +110,9 @@ class StepClocks:
         self._look_for_exchange("backward")
         if self._exchanges_in != "gap":
             self._finish_backward(now)
+        elif self._began is not None:  # a rank that is stopped in here doesn't wait for others
+            self.backward += now - self._began[0]
+            self._began = now, self.busy()
 
     def before_step(self, now: float, optimizer: Any) -> None:
         self._look_for_exchange("gap")

@@ -16,6 +16,7 @@ from labkit.runs.verdict import COLUMNS
 from labkit.worker import Tracker
 from labkit.worker.events import End, Step
 from labkit.worker.hooks import current, following
+from labkit.worker.parts import StepClocks
 from runs_told import event
 
 pytestmark = pytest.mark.slow
@@ -256,6 +257,18 @@ def test_who_waits_for_the_other_is_seen_and_the_weights_stay_the_same(loop):
     assert second["forward"] >= 15 * 0.03
     assert first["exchange"] > 10 * 0.03 and first["exchange"] > 2 * second["exchange"]
     assert weights == on_two_ranks(loop, followed=False)[1]
+
+
+def test_a_rank_that_is_stopped_in_backward_does_not_wait_for_others(monkeypatch):
+    monkeypatch.setattr("labkit.worker.parts.collectives", lambda: 0)
+    clocks = StepClocks(alone=False)
+    clocks.begin_backward(10.0, torch.tensor(0.0))
+    clocks._exchanges_in = "gap"  # as it has found out by a step before
+    clocks.end_backward(10.5)  # without CPU time, as under SIGSTOP
+    clocks.before_step(10.7, None)
+    clocks.close()
+    assert clocks.backward == pytest.approx(0.5, abs=0.05)
+    assert clocks.exchange == pytest.approx(0.2, abs=0.05)
 
 
 @pytest.mark.parametrize(("loop", "why"), [(alone, "no exchange"), (sharded, "sharded")])
