@@ -77,7 +77,7 @@ def card(title: str, status: tuple[str, str], *parts: str, dim: str = "") -> Mar
     """Draw a card: title, status and a dim text in its head, and `parts` below.
 
     Args:
-        status: (kind, words), as `mark` takes them.
+        status: (look, text), as `mark` takes them.
     """
     return frame(head(title, mark(*status), mark("dim", dim)), *parts)
 
@@ -87,9 +87,9 @@ def frame(*parts: str) -> Markup:
     return Markup(STYLE) + _div("labkit lk-card", *parts)
 
 
-def figure(words: str, svg: str) -> Markup:
+def figure(title: str, svg: str) -> Markup:
     """Draw a figure that stands alone, with a line of text above it."""
-    return Markup(STYLE) + _div("labkit lk-text", words, svg)
+    return Markup(STYLE) + _div("labkit lk-text", title, svg)
 
 
 def part(*parts: str) -> Markup:
@@ -102,14 +102,16 @@ def head(title: str, *parts: str) -> Markup:
     return _div("lk-head", Markup("<b>{}</b>").format(title), *parts)
 
 
-def mark(kind: str, words: str) -> Markup:
-    """Colour words: "ok", "bad", "wait", "dim", or "now" (bold). Choose words that need no colour."""
-    return Markup('<span class="lk-{}">{}</span>').format(kind, words) if words else NOTHING
+def mark(look: str, text: str) -> Markup:
+    """Colour a text: "ok", "bad", "wait", "dim", or "now" (bold). Choose a text that needs no colour."""
+    if not text:
+        return NOTHING
+    return Markup('<span class="lk-{}">{}</span>').format(look, text)
 
 
-def said(words: str) -> Markup:
-    """Add words for a screen reader only, which says them when they change."""
-    return Markup('<div class="lk-said" role="status" aria-live="polite">{}</div>').format(words)
+def said(text: str) -> Markup:
+    """Add a text for a screen reader only, which reads it aloud when it changes."""
+    return Markup('<div class="lk-said" role="status" aria-live="polite">{}</div>').format(text)
 
 
 def rule(*parts: str) -> Markup:
@@ -117,9 +119,9 @@ def rule(*parts: str) -> Markup:
     return _div("lk-rule lk-pad", *parts) if any(parts) else NOTHING
 
 
-def text(words: str) -> Markup:
+def text(line: str) -> Markup:
     """Draw a section with a line of text."""
-    return _div("lk-rule lk-text", words)
+    return _div("lk-rule lk-text", line)
 
 
 def table(
@@ -128,7 +130,7 @@ def table(
     """Draw a table.
 
     Args:
-        rows: cells are (kind, words), as `mark` takes them, or anything with a text.
+        rows: cells are (look, text), as `mark` takes them, or anything with a text.
         more: rows that are not shown: a line below says how many.
         widths: of the columns in percent, for a live table that must not jump.
     """
@@ -149,8 +151,9 @@ def table(
 
 
 def _cell(cell: Cell) -> Markup:
-    return Markup("<td>{}</td>").format(mark(*cell) if isinstance(cell, tuple) else cell)
+    content = mark(*cell) if isinstance(cell, tuple) else cell
+    return Markup("<td>{}</td>").format(content)
 
 
-def _div(kind: str, *parts: str) -> Markup:
-    return Markup('<div class="{}">{}</div>').format(kind, NOTHING.join(parts))
+def _div(classes: str, *parts: str) -> Markup:
+    return Markup('<div class="{}">{}</div>').format(classes, NOTHING.join(parts))

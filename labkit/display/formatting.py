@@ -15,9 +15,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 def clock(value: float) -> str:
     """Format seconds as on a clock: 72.4 -> ``01:12``; from an hour on ``1:01:12``."""
     whole = int(max(value, 0)) if math.isfinite(value) else 0
-    hours, rest = divmod(whole, 3600)
-    minutes, seconds = divmod(rest, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
+    minutes, seconds = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    time = f"{minutes:02}:{seconds:02}"
+    return f"{hours}:{time}" if hours else time
 
 
 def seconds(value: float) -> str:
@@ -25,11 +26,17 @@ def seconds(value: float) -> str:
     if not math.isfinite(value):
         return UNKNOWN
     if value < 0.0995:
-        return f"{max(value, 0.0) * 1000:.0f} ms"
+        milliseconds = max(value, 0.0) * 1000
+        return f"{milliseconds:.0f} ms"
+    if value < 9.95:
+        return f"{value:.1f} s"
     if value < 119.5:
-        return f"{value:.1f} s" if value < 9.95 else f"{value:.0f} s"
+        return f"{value:.0f} s"
     minutes, rest = divmod(round(value), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
 
 
 def duration(value: float) -> str:
@@ -39,7 +46,8 @@ def duration(value: float) -> str:
 
 def plural(number: int, noun: str) -> str:
     """Write a number with its noun: ``1 epoch``, ``2 epochs``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    ending = "" if number == 1 else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def count(value: float) -> str:
@@ -49,7 +57,9 @@ def count(value: float) -> str:
 
 def size(value: float | None) -> str:
     """Format bytes: 217_088 -> ``217 kB``."""
-    return UNKNOWN if value is None else _scaled(value, ("B", "kB", "MB", "GB", "TB"), whole_from=9.95)
+    if value is None:
+        return UNKNOWN
+    return _scaled(value, ("B", "kB", "MB", "GB", "TB"), whole_from=9.95)
 
 
 def _scaled(value: float, units: Sequence[str], *, whole_from: float) -> str:
@@ -68,30 +78,38 @@ def number(value: Any) -> str:
     """Format a metric with three or four digits that matter; shorten a text."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return short(str(value))
-    if abs(value) < 1e9 and value == int(value):
-        return f"{int(value):,}" if abs(value) >= 1e4 else f"{int(value)}"
-    if 0.001 <= abs(value) < 999.9995:
+    distance = abs(value)
+    is_whole = distance < 1e9 and value == int(value)
+    if is_whole or 999.9995 <= distance < 1e6:  # `.3g` would write 1e+03
+        whole = round(value)
+        return f"{whole:,}" if abs(whole) >= 10_000 else f"{whole}"
+    if 0.001 <= distance < 999.9995:
         return f"{value:.3f}"
-    if 999.9995 <= abs(value) < 1e6:  # `.3g` would write 1e+03
-        return f"{value:,.0f}" if round(abs(value)) >= 10_000 else f"{value:.0f}"
     return f"{value:.3g}"
 
 
 def short(text: str, most: int = 40) -> str:
     """Shorten a text to one line of at most `most` characters."""
     line = " ".join(text[: 10 * most].split())
-    return line if len(line) <= most else line[: most - 1] + "…"
+    if len(line) <= most:
+        return line
+    return line[: most - 1] + "…"
 
 
 def short_metrics(metrics: dict[str, Any], most: int = 4) -> str:
     """Write metrics in one line: ``loss 0.214 · accuracy 0.951``."""
-    shown = [f"{short(name)} {number(value)}" for name, value in metrics.items() if name != "epoch"]
-    return " · ".join(shown[:most])
+    texts = []
+    for name, value in metrics.items():
+        if name != "epoch":
+            texts.append(f"{short(name)} {number(value)}")
+    return joined(*texts[:most])
 
 
 def cleaned(text: str) -> str:
     """Remove a terminal's colours and control characters from a text."""
-    return _CONTROL.sub("\ufffd", _TERMINAL.sub("", text.replace("\r\n", "\n")))
+    text = text.replace("\r\n", "\n")
+    text = _TERMINAL.sub("", text)
+    return _CONTROL.sub("\ufffd", text)
 
 
 def without_credentials(endpoint: str) -> str:
@@ -101,4 +119,4 @@ def without_credentials(endpoint: str) -> str:
 
 def joined(*parts: str | None) -> str:
     """Join the parts that are there, in one line."""
-    return " · ".join(part for part in parts if part)
+    return " · ".join(filter(None, parts))

@@ -14,13 +14,13 @@ _DELAY = 2.0  # seconds; a shorter wait needs no line
 
 
 @contextlib.contextmanager
-def waiting(what: str) -> Iterator[None]:
+def waiting(activity: str) -> Iterator[None]:
     """Count the seconds of the block, in a thread: the block may be busy. In a log the line comes rarely."""
     began = time.monotonic()
     over = threading.Event()
 
     def write() -> None:
-        print(f"\r{what} · {time.monotonic() - began:.0f} s", end="", flush=True)
+        print(f"\r{activity} · {time.monotonic() - began:.0f} s", end="", flush=True)
 
     def count() -> None:
         live = sys.stdout.isatty() or "ipykernel" in type(sys.stdout).__module__

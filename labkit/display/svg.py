@@ -1,4 +1,4 @@
-"""Lines, bars, axes and words as SVG, for all figures that a panel draws live.
+"""Lines, bars, axes and texts as SVG, for all figures that a panel draws live.
 
 matplotlib would cost a sixth of a core at five drawings per second, and a chart in JavaScript is lost in an
 export. Colours are the CSS variables of `labkit.display.cards`, so figures follow JupyterLab's theme.
@@ -20,16 +20,36 @@ _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 720
 
 def svg(width: float, height: float, label: str, *parts: str) -> Markup:
     """Draw a figure; `label` is what a screen reader says."""
-    return _tag("svg", *parts, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label)
+    view_box = f"0 0 {width:g} {height:g}"
+    return _tag("svg", *parts, viewBox=view_box, role="img", aria_label=label)
 
 
-def text(x: float, y: float, words: str, anchor: str = "start", *, on_bar: bool = False) -> Markup:
-    """Draw words at a place; `anchor` is "start", "middle" or "end"."""
-    return _tag("text", words, x=x, y=y, text_anchor=anchor, class_="lk-on" if on_bar else None)
+def text(
+    x: float,
+    y: float,
+    content: str,
+    anchor: str = "start",
+    *,
+    on_bar: bool = False,
+) -> Markup:
+    """Draw a text at a place; `anchor` is "start", "middle" or "end"."""
+    return _tag(
+        "text",
+        content,
+        x=x,
+        y=y,
+        text_anchor=anchor,
+        class_="lk-on" if on_bar else None,
+    )
 
 
 def line(
-    points: Points, stroke: str = "currentColor", *, width: float = 2, dash: str = "", opacity: float = 1
+    points: Points,
+    stroke: str = "currentColor",
+    *,
+    width: float = 2,
+    dash: str = "",
+    opacity: float = 1,
 ) -> Markup:
     """Draw a line through points. Where x goes back (a trial that went back to a checkpoint), it's broken."""
     path = []
@@ -55,7 +75,14 @@ def dot(x: float, y: float, *, stroke: str, opacity: float = 1, **_: object) -> 
 
 
 def bar(
-    x: float, y: float, width: float, height: float, fill: str, title: str, *, opacity: float = 1
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    fill: str,
+    title: str,
+    *,
+    opacity: float = 1,
 ) -> Markup:
     """Draw a rectangle; `title` is what the pointer shows."""
     return _tag(
@@ -75,10 +102,13 @@ def _tag(name: str, *content: str, **attributes: object) -> Markup:
     """Write an element. ``stroke_width`` is the attribute ``stroke-width``; None leaves one out."""
     written = ""
     for key, value in attributes.items():
-        if value is not None:
-            value = round(value, 1) if isinstance(value, float) else value
-            # Escaped by hand: Markup.format() takes ten times as long, and a panel is drawn often.
-            written += f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
+        if value is None:
+            continue
+        if isinstance(value, float):
+            value = round(value, 1)
+        # Escaped by hand: Markup.format() takes ten times as long, and a panel is drawn often.
+        attribute = key.rstrip("_").replace("_", "-")
+        written += f' {attribute}="{escape(value)}"'
     return Markup(f"<{name}{written}>{Markup().join(content)}</{name}>")
 
 
@@ -93,18 +123,22 @@ class Axis:
 
     def __call__(self, value: float) -> float:
         """Return the place of a value; one outside of the axis is at its end."""
-        share = (value - self.low) / ((self.high - self.low) or 1.0)
-        return self.begin + min(max(share, 0.0), 1.0) * (self.end - self.begin)
+        values = (self.high - self.low) or 1.0
+        share = (value - self.low) / values
+        share = min(max(share, 0.0), 1.0)
+        return self.begin + share * (self.end - self.begin)
 
     def time_grid(self, bottom: float) -> Markup:
         """Draw vertical lines at round seconds since `low`, with their labels below."""
         seconds = self.high - self.low
         step = next((tick for tick in _TICKS if seconds / tick <= 10), seconds / 5 or 1.0)
+        last = int(seconds / step + 1e-9)
         parts = []
-        for number in range(int(seconds / step + 1e-9) + 1):
+        for number in range(last + 1):
             elapsed = number * step
             x = self(self.low + elapsed)
-            label = formatting.clock(elapsed) if step >= 60 else f"{elapsed:g} s"
             parts.append(line([(x, 0), (x, bottom)], width=1, opacity=0.15))
-            parts.append(text(x, bottom + 14, label, "end" if x > self.end - 20 else "middle"))
+            label = formatting.clock(elapsed) if step >= 60 else f"{elapsed:g} s"
+            anchor = "end" if x > self.end - 20 else "middle"
+            parts.append(text(x, bottom + 14, label, anchor))
         return Markup("".join(parts))

@@ -1,4 +1,4 @@
-"""The machine of all panels: it opens, draws while the run lasts, stops, keeps a record and closes.
+"""`LivePanel`, the base of all panels: it opens, draws while the run lasts, stops, keeps a record and closes.
 
 What happened is in a `Run`; a reporter shows what `labkit.panel.drawing` makes of it. A thread draws, at most
 five times a second and only if something happened, so a panel also moves while the cell's thread is busy.
@@ -26,7 +26,8 @@ from labkit.panel.shown import Shown
 from labkit.runs.record import FILE_NAME, RunRecord, git_commit, source_of
 from labkit.settings import Settings
 
-_PAUSE, _SHARE = 0.2, 0.02  # seconds between two drawings, or more: of one CPU they may take this share
+_PAUSE = 0.2  # seconds between two drawings, at least …
+_SHARE = 0.02  # … and longer where drawing would take more than this share of a core
 _KEEP_EVERY = 5.0  # seconds between two records of a run that goes on
 _SENDING = 10.0  # seconds that the last record has to be sent
 
@@ -48,8 +49,8 @@ class LivePanel:
 
     exclusive = False  # whether only one panel of this class may be open in this process
     first_phase = ""  # in which a run begins, where it has phases
-    view: Callable[[Any, float], Shown]  # what is shown of the state at a time (Unix seconds)
-    loop: Any = None  # the training function, where it is known: its text goes into the record
+    view: Callable[[Any, float], Shown]  # makes what is shown of the state at a time (Unix seconds)
+    loop: Any = None  # the training function, if the panel has it: its text goes into the record
     explain: Callable[[], None] | None = None  # sets the run's `explained`
     state: Run  # of the present run, or of the last one
     run_id: str  # of the same; no other run has it
@@ -66,7 +67,9 @@ class LivePanel:
         self.settings = settings or Settings.from_env()
         if not isinstance(name, str) or not name.strip():
             raise BadInput("make a panel", f"its name is {name!r}", 'Panel("00-baseline")')
-        self._name, self._given_reporter, self._live = name, reporter, live
+        self._name = name
+        self._chosen_reporter = reporter
+        self._live = live
         self._listener: Any = None  # how events come from other processes
         self._lock = threading.RLock()
         self._file_lock = threading.Lock()  # one record is written at a time; never waited for under `_lock`
@@ -85,50 +88,56 @@ class LivePanel:
 
     @classmethod
     def current(cls) -> Self | None:
-        """The panel of this class that is open in this process, if there is one."""
-        return next((panel for panel in reversed(LivePanel._open) if isinstance(panel, cls)), None)
+        """Return the panel of this class that is open in this process, if there is any."""
+        for panel in reversed(LivePanel._open):
+            if isinstance(panel, cls):
+                return panel
+        return None
 
     # -- what an engine's panel may override ---------------------------------------------------------
 
     def new_state(self) -> Run:
-        """A run that has not begun."""
+        """Return a run that has not begun."""
         return Run(self._name)
 
     def surroundings(self) -> contextlib.AbstractContextManager:
-        """What the engine needs around the run: entered when the panel is open, left before it closes."""
+        """Return a context for the engine around the run. It is left before the panel closes."""
         return contextlib.nullcontext()
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
-        """What really ended the run, where the engine hides an interrupt or a failure."""
+        """Return what really ended the run, where the engine hides an interrupt or a failure."""
         return error
 
     def failure_text(self, error: BaseException) -> str:
-        """A traceback that fits the panel: the frames of the reader's own code and the error."""
+        """Return a traceback that fits the panel: the frames of the reader's own code and the error."""
         return tracebacks.shorten(error)
 
     def keep_failure(self, error: BaseException) -> None:
-        """Take the error that ended the run into the state, unless a worker has sent a longer traceback."""
+        """Add the error that ended the run to the state, unless a worker has sent a longer traceback."""
         text = self.failure_text(error)
         if not self.state.failures or self.state.recovered:
             self.state.fail(text)
-        elif text.count("\n") > self.state.failures[-1].text.count("\n"):
-            self.state.failures[-1].text = text
+            return
+        failure = self.state.failures[-1]
+        if text.count("\n") > failure.text.count("\n"):
+            failure.text = text
 
     def translate(self, error: BaseException) -> BaseException | None:
-        """What the cell raises instead of the engine's error; None for the error itself."""
+        """Return what the cell raises instead of the engine's error; None for the error itself."""
         return None
 
     def after_stop(self) -> str:
-        """What the reader who has stopped the run may do next."""
+        """Return what the reader who has stopped the run may do next."""
         return "The CPUs are free again"
 
     def files(self) -> list[tuple[str, str]]:
-        """What the summary lists, as (what, path)."""
+        """Return what the summary lists, as (title, path)."""
         return []
 
     def hang_up(self) -> None:
         """Wait for what other processes have sent, and stop listening to them."""
-        listener, self._listener = self._listener, None
+        listener = self._listener
+        self._listener = None
         if listener is not None:
             listener.close()
 
@@ -149,11 +158,15 @@ class LivePanel:
     # -- the run -------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        other = type(self).current() if self.exclusive else None
-        if other is not None or self.state.status == "running":
-            fact = f"{(other or self).state.name!r} is open already"
-            fix = "wait for its run, or make a second panel"
-            raise BadInput(f"follow a run with the panel {self.state.name!r}", fact, fix)
+        in_the_way = type(self).current() if self.exclusive else None
+        if in_the_way is None and self.state.status == "running":
+            in_the_way = self
+        if in_the_way is not None:
+            raise BadInput(
+                f"follow a run with the panel {self.state.name!r}",
+                f"{in_the_way.state.name!r} is open already",
+                "wait for its run, or make a second panel",
+            )
         if self.state.over:
             self.renew()
         with interrupts.stoppable(f"the start of {self.state.name}", left="Nothing has been started"):
@@ -168,11 +181,11 @@ class LivePanel:
 
     @contextlib.contextmanager
     def _follow(self) -> Iterator[None]:
-        """The course of one run. What is raised while it opens, or in the block, ends it."""
+        """Follow one run from its start to its end. What is raised meanwhile, or in the block, ends it."""
         error: BaseException | None = None
         self._ended: BaseException | None = None
-        late = False
-        self._over, self._written = threading.Event(), threading.Event()
+        self._over = threading.Event()
+        self._written = threading.Event()
         LivePanel._open.append(self)
         try:
             with interrupts.handler_kept(), contextlib.ExitStack() as around:
@@ -185,31 +198,39 @@ class LivePanel:
             if self.state.status == "ready":  # it didn't begin: there is nothing to end and nothing to record
                 LivePanel._open.remove(self)
                 raise
+        stopped_late = self._finish(error)
+        ended = self._ended
+        if isinstance(ended, KeyboardInterrupt):
+            fact = f"stopped by you after {duration(self.state.elapsed())}"
+            raise RunStopped(self.state.name, fact, self.after_stop()) from None
+        if ended is not None:
+            translated = self.translate(ended)
+            if translated is not None:
+                raise translated from ended
+            raise ended
+        if stopped_late:
+            raise RunStopped(self.state.name, "stopped by you when the run was over", "Its record is kept")
+
+    def _finish(self, error: BaseException | None) -> bool:
+        """Conclude the run, and wait until its record is sent; return whether the reader interrupted that."""
         try:
             with interrupts.held():
                 self._conclude(error)
             if self._sender.is_alive():
                 self._sender.join(_SENDING)
             if self._sender.is_alive():
-                warnings.warn(f"the last of {self._name!r} is still being sent", stacklevel=4)
+                warnings.warn(f"the last of {self._name!r} is still being sent", stacklevel=5)
         except KeyboardInterrupt:
-            late = True
-        if isinstance(self._ended, KeyboardInterrupt):
-            fact = f"stopped by you after {duration(self.state.elapsed())}"
-            raise RunStopped(self.state.name, fact, self.after_stop()) from None
-        if late and self._ended is None:
-            raise RunStopped(self.state.name, "stopped by you when the run was over", "Its record is kept")
-        if self._ended is not None:
-            if translated := self.translate(self._ended):
-                raise translated from self._ended
-            raise self._ended
+            return True
+        return False
 
     def _begin(self) -> None:
         self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
         self._keeper = threading.Thread(target=self._keep_records, name="labkit-record", daemon=True)
         self._sender = threading.Thread(target=self._send_records, name="labkit-live", daemon=True)
-        self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
+        self._reporter = self._chosen_reporter or choose(self.settings.panel)
         self._reporter.explain = self.explain
+        self._draws_well = True
         with self._lock:
             self.state.start(self.first_phase)
             self._show(self._reporter.open)
@@ -219,7 +240,7 @@ class LivePanel:
         self._sender.start()
 
     def _conclude(self, error: BaseException | None) -> None:
-        """The block was left by `error`: find out what ended the run, keep its record and draw what stays."""
+        """Find out what ended the run, keep its record and draw what stays; `error` has left the block."""
         status = "failed"
         try:
             self._ended = self.ended_by(error)
@@ -240,12 +261,15 @@ class LivePanel:
                     self.keep_failure(self._ended)
             finally:
                 self.state.end(status)
-        if (error := self._keep()) is not None:
-            warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
-        kept = [("run record", f"{self._record.folder}/{FILE_NAME}")] if error is None else []
+        files = []
+        error = self._keep()
+        if error is None:
+            files.append(("run record", f"{self._record.folder}/{FILE_NAME}"))
+        else:
+            warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=6)
         self._written.set()
         with self._lock:
-            self._show(self._reporter.close, kept)
+            self._show(self._reporter.close, files)
         for thread in (self._drawer, self._keeper):
             if thread.is_alive():
                 thread.join(timeout=5)
@@ -270,37 +294,45 @@ class LivePanel:
 
     def _send_records(self) -> None:
         """Give the record to `live` every few seconds, and the last one, too. It may hang there."""
-        wanted, last = list(self._live), False
-        while wanted and not last:
-            last = self._written.wait(_KEEP_EVERY)
-            for send in list(wanted):
+        receivers = list(self._live)
+        is_last = False
+        while receivers and not is_last:
+            is_last = self._written.wait(_KEEP_EVERY)
+            for send in list(receivers):
                 try:
                     send(self._record)
                 except Exception as error:
-                    wanted.remove(send)
+                    receivers.remove(send)
                     warnings.warn(f"{send!r} gets no more of {self._name!r}: {error}", stacklevel=2)
 
     # -- drawing -------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        seen, last, pause = -1, 0.0, _PAUSE
+        drawn_version = -1
+        drawn_at = 0.0
+        pause = _PAUSE
         while not self._over.wait(pause):
             # Once a second even if nothing came: a clock that stops looks like a hang.
-            if self.state.version == seen and time.monotonic() - last < 1:
+            is_recent = time.monotonic() - drawn_at < 1
+            if self.state.version == drawn_version and is_recent:
                 continue
-            busy = time.thread_time()
+            began = time.thread_time()
             with self._lock:
-                seen, last = self.state.version, time.monotonic()
+                drawn_version = self.state.version
+                drawn_at = time.monotonic()
                 if not self._over.is_set():
                     self._show(self._reporter.draw)
-            pause = max(_PAUSE, (time.thread_time() - busy) / _SHARE)
+            busy = time.thread_time() - began
+            pause = max(_PAUSE, busy / _SHARE)
 
-    def _show(self, show: Callable[[Snapshot], None], kept: Sequence[tuple[str, str]] = ()) -> None:
+    def _show(self, show: Callable[[Snapshot], None], files: Sequence[tuple[str, str]] = ()) -> None:
         """Give the reporter a snapshot. An error of drawing must not end the training: it warns, once."""
         try:
-            files = [*self.files(), *kept] if self.state.over else []
+            if self.state.over:
+                files = [*self.files(), *files]
             now = self.state.ended_at or self.state.now()
-            show(snapshot(self.state, self.view(self.state, now), now, files))
+            shown = self.view(self.state, now)
+            show(snapshot(self.state, shown, now, files))
         except Exception as error:
             if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)
@@ -310,14 +342,20 @@ class LivePanel:
 def _status_of(error: BaseException | None) -> str:
     if error is None:
         return "finished"
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped"
     # `sys.exit(3)` ends the script with that status; without one it isn't a failure.
-    exits = isinstance(error, SystemExit) and not error.code
-    return "stopped" if exits or isinstance(error, KeyboardInterrupt) else "failed"
+    if isinstance(error, SystemExit) and not error.code:
+        return "stopped"
+    return "failed"
 
 
 def _caller() -> FrameType | None:
-    """The frame that opens the panel: a cell, a function or a script of the reader."""
+    """Return the frame that opens the panel: a cell, a function or a script of the reader."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "labkit":
+    while frame is not None:
+        package, _, _ = frame.f_globals.get("__name__", "").partition(".")
+        if package != "labkit":
+            break
         frame = frame.f_back
     return frame

@@ -42,7 +42,7 @@ class Panel(LivePanel):
     A loop in this process is followed from outside (see `labkit.worker.hooks`), in others with `tracker`.
 
     Args:
-        about: what is shown and recorded, as far as known: `epochs`, `dataset` (its name, or
+        facts: what is shown and recorded, each if you have it: `epochs`, `dataset` (its name, or
             the data set itself, whose fingerprint is then recorded), `rows`, `config`, `seed`,
             `engine` (what runs it, "one process") and `world_size` (the number of workers). With
             ``verdict=False`` the panel draws where the time goes and leaves out the sentence that says why;
@@ -55,9 +55,12 @@ class Panel(LivePanel):
     state: TrainingRun
     tracker: PanelTracker  # of the present run
 
-    def __init__(self, name: str, **about: Any) -> None:
-        options = {key: about.pop(key) for key in ("settings", "reporter", "live") if key in about}
-        self._about = about
+    def __init__(self, name: str, **facts: Any) -> None:
+        options = {}
+        for option in ("settings", "reporter", "live"):
+            if option in facts:
+                options[option] = facts.pop(option)
+        self._about = facts
         super().__init__(name, **options)
 
     def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
@@ -65,9 +68,11 @@ class Panel(LivePanel):
         if self.state.status != "running":
             fact = f"the panel {self.state.name!r} is not open, so what is reported to it shows nowhere"
             warnings.warn(f"{fact}: put the training into a `with` block of this panel", stacklevel=2)
+        place: tuple[int | None, int] = (None, 0)
         follower = current()
-        number = metrics.get("epoch") if epoch is None else epoch
-        place = (None, 0) if follower is None else follower.place(number)
+        if follower is not None:
+            number = metrics.get("epoch") if epoch is None else epoch
+            place = follower.place(number)
         self.tracker.emit(Report(numbers(metrics), epoch, *place))
 
     # -- events --------------------------------------------------------------------------------------
@@ -80,18 +85,19 @@ class Panel(LivePanel):
             return self._listener
 
     def where_to_report(self) -> tuple[str, Any]:
-        """(run id, address): what another process needs to report to this run; None if it isn't open."""
+        """Return (run id, address) for a tracker in another process; without a run, the address is None."""
         if self.state.status != "running":
             return self.run_id, None
+        address = None
         try:
-            return self.run_id, self.listen().address
+            address = self.listen().address
         except (OSError, ImportError) as error:
             fact = f"this kernel cannot listen on {self.host()}: {error}. The training itself goes on"
             warnings.warn(f"nothing of {self.state.name!r} will be seen here, because {fact}", stacklevel=2)
-            return self.run_id, None
+        return self.run_id, address
 
     def receive(self, event: Event) -> None:
-        """Take in one event of this run; those of others (a worker that outlived its own) are ignored."""
+        """Apply an event of this run; ignore those of other runs, whose workers may have outlived them."""
         if event.run != self.run_id:
             return
         if isinstance(event, Weights) and not self.settings.compare_weights:
@@ -105,20 +111,22 @@ class Panel(LivePanel):
     # -- what an engine's panel may override ---------------------------------------------------------
 
     def trains_elsewhere(self) -> bool:
-        """Whether the loop runs in other processes, so that this one has no rank."""
+        """Return whether the loop runs in other processes, so that this process has no rank."""
         return self.state.engine != "one process"
 
     def channel(self, on_event: Callable[[Event], Any]) -> Any:
-        """How events come from other processes: a `Listener`, or what has its `address` and `close`."""
+        """Return what hears other processes: a `Listener`, or an object with its `address` and `close`."""
         return Listener(on_event, host=self.host())
 
     def host(self) -> str:
-        """The address to listen on for workers' events."""
+        """Return the address to listen on for workers' events."""
         return "127.0.0.1"
 
     def surroundings(self) -> contextlib.AbstractContextManager:
-        """The hooks that follow a loop in this process."""
-        return contextlib.nullcontext() if self.trains_elsewhere() else following(self.tracker)
+        """Return the hooks that follow a loop in this process."""
+        if self.trains_elsewhere():
+            return contextlib.nullcontext()
+        return following(self.tracker)
 
     def new_state(self) -> TrainingRun:
         return TrainingRun(self._name, **self._about)

@@ -18,40 +18,43 @@ from labkit.panel.drawing import Snapshot
 
 _INTERRUPT_HINT = "or the kernel's ■"
 _ONLY_BY_INTERRUPT = "stop it with the kernel's ■"
-# Kinds of lines that a screen reader says; not each step.
-_SAID = ("phase", "progress", "hang", "note", "decided", "failure")
+# Which lines a screen reader reads aloud, by the first part of their keys; not each step.
+_ALOUD = ("phase", "progress", "hang", "note", "decided", "failure")
 
 
 class NullReporter:
     """Shows nothing; base of the others. A reporter shows one run after the other.
 
     Attributes:
-        explain: finds out what each worker does now and lets the panel show it; None if it can't.
+        explain: makes the panel show what each worker does now; None if that isn't possible.
     """
 
     explain: Callable[[], None] | None = None
 
     def open(self, snapshot: Snapshot) -> None:
-        """The run begins."""
+        """Begin to show a run."""
 
     def draw(self, snapshot: Snapshot) -> None:
-        """Something happened, or a second has passed."""
+        """Show that something happened, or that a second has passed."""
 
     def close(self, snapshot: Snapshot) -> None:
-        """The run is over."""
+        """Show the end of the run."""
 
 
 class TextReporter(NullReporter):
     """Prints what is new as lines: for terminals, logs and CI."""
 
     def open(self, snapshot: Snapshot) -> None:
-        self._said: dict[Hashable, str] = {}
+        self._printed: dict[Hashable, str] = {}
         self.draw(snapshot)
 
     def draw(self, snapshot: Snapshot) -> None:
-        before, self._said = self._said, dict(snapshot.lines)
-        for line in "\n".join(text for key, text in self._said.items() if key not in before).splitlines():
-            print(f"{clock(snapshot.seconds)} {snapshot.name}: {line}", flush=True)
+        before = self._printed
+        self._printed = dict(snapshot.lines)
+        news = [text for key, text in self._printed.items() if key not in before]
+        head = f"{clock(snapshot.seconds)} {snapshot.name}"
+        for line in "\n".join(news).splitlines():
+            print(f"{head}: {line}", flush=True)
 
     close = draw
 
@@ -62,7 +65,7 @@ class HtmlReporter(NullReporter):
     def open(self, snapshot: Snapshot) -> None:
         from IPython.display import display
 
-        self._handle = display(self._drawn(snapshot), raw=True, display_id=f"labkit-{secrets.token_hex(8)}")
+        self._handle = display(self._drawn(snapshot), raw=True, display_id=_new_id())
 
     def draw(self, snapshot: Snapshot) -> None:
         self._handle.update(self._drawn(snapshot), raw=True)
@@ -72,9 +75,11 @@ class HtmlReporter(NullReporter):
     def _drawn(self, snapshot: Snapshot) -> dict[str, str]:
         if snapshot.over:
             return _static(snapshot)
+        subtitle = cards.mark("dim", snapshot.subtitle)
         right = cards.mark("dim lk-num", f"{clock(snapshot.seconds)} · {_ONLY_BY_INTERRUPT}")
-        head = cards.head(snapshot.name, cards.mark("dim", snapshot.subtitle), right)
-        return {"text/html": str(cards.frame(head, snapshot.html)), "text/plain": snapshot.name}
+        head = cards.head(snapshot.name, subtitle, right)
+        html = cards.frame(head, snapshot.html)
+        return {"text/html": str(html), "text/plain": snapshot.name}
 
 
 class WidgetReporter(NullReporter):
@@ -86,44 +91,69 @@ class WidgetReporter(NullReporter):
     def open(self, snapshot: Snapshot) -> None:
         from IPython.display import display
 
-        self._box = self._handle = None  # until they are there: the reader may interrupt this
-        self._stopping = self._over = False
+        # None until they are there: the reader may interrupt this.
+        self._box: Any = None
+        self._handle: Any = None
+        self._stopping = False
+        self._over = False
         self._box = self._widgets()
         self.draw(snapshot)
         # None without IPython: then there is no output that could show the widgets.
-        self._handle = display(self._box, display_id=f"labkit-{secrets.token_hex(8)}")
+        self._handle = display(self._box, display_id=_new_id())
 
     def _widgets(self) -> Any:
         from ipywidgets import HTML, HBox, Layout, VBox
 
-        self._title, self._clock, self._body, self._aloud = (HTML() for _ in range(4))
-        buttons, hint = [], _ONLY_BY_INTERRUPT
+        self._title = HTML()
+        self._clock = HTML()
+        self._body = HTML()
+        self._aloud = HTML()
+        buttons: list[Any] = []
+        hint = _ONLY_BY_INTERRUPT
         # VS Code and Colab deliver a click when the cell is done: they have no subshells.
         if "VSCODE_PID" not in os.environ and "google.colab" not in sys.modules:
             hint = _INTERRUPT_HINT
-            buttons = [_button("Stop", f"Stop the run ({hint})", self._on_stop)]
-            explain_now = self.explain
-            if explain_now is not None:
-                explain = _button("Explain", "Show what each worker does now", lambda _: explain_now())
-                buttons.insert(0, explain)
-        words = HTML(cards.part(cards.mark("dim", hint)))
-        right = HBox([self._clock, *buttons, words], layout=Layout(align_items="center"))
-        row = Layout(justify_content="space-between", align_items="center", padding="0 12px 0 0")
-        head = HBox([self._title, right], layout=row)
+            buttons = self._buttons()
+        right = HBox(
+            [self._clock, *buttons, HTML(cards.part(cards.mark("dim", hint)))],
+            layout=Layout(align_items="center"),
+        )
+        head = HBox(
+            [self._title, right],
+            layout=Layout(
+                justify_content="space-between",
+                align_items="center",
+                padding="0 12px 0 0",
+            ),
+        )
         style = HTML(cards.STYLE, layout=Layout(display="none"))
-        wide = Layout(max_width="880px", overflow="hidden")
-        box = VBox([style, head, self._body, self._aloud], layout=wide)
+        box = VBox(
+            [style, head, self._body, self._aloud],
+            layout=Layout(max_width="880px", overflow="hidden"),
+        )
         return box.add_class("labkit").add_class("lk-card")
+
+    def _buttons(self) -> list[Any]:
+        stop = _button("Stop", f"Stop the run ({_INTERRUPT_HINT})", self._on_stop)
+        if self.explain is None:
+            return [stop]
+        return [_button("Explain", "Show what each worker does now", self._on_explain), stop]
 
     # A widget sends a value only if it is another one, so the browser lays out only what has changed.
 
     def draw(self, snapshot: Snapshot) -> None:
-        words = "stopping … " if self._stopping and not snapshot.over else ""
-        self._title.value = str(cards.part(cards.head(snapshot.name, cards.mark("dim", snapshot.subtitle))))
-        self._clock.value = str(cards.part(cards.mark("dim lk-num", words + clock(snapshot.seconds))))
+        subtitle = cards.mark("dim", snapshot.subtitle)
+        self._title.value = str(cards.part(cards.head(snapshot.name, subtitle)))
+        time = clock(snapshot.seconds)
+        if self._stopping and not snapshot.over:
+            time = f"stopping … {time}"
+        self._clock.value = str(cards.part(cards.mark("dim lk-num", time)))
         self._body.value = str(snapshot.html)
-        news = [line for key, line in snapshot.lines if isinstance(key, tuple) and key[0] in _SAID]
-        self._aloud.value = str(cards.part(cards.said(short(news[-1], 200) if news else "")))
+        news = ""
+        for key, line in snapshot.lines:
+            if isinstance(key, tuple) and key[0] in _ALOUD:
+                news = line
+        self._aloud.value = str(cards.part(cards.said(short(news, 200))))
 
     def close(self, snapshot: Snapshot) -> None:
         self._over = True
@@ -135,35 +165,52 @@ class WidgetReporter(NullReporter):
         if self._box is not None:
             _close(self._box)
 
+    # The clicks are handled in the thread of a kernel subshell: the cell's thread sits in its blocking call.
+
+    def _on_explain(self, button: Any) -> None:
+        if self.explain is not None:
+            self.explain()
+
     def _on_stop(self, button: Any) -> None:
-        """Runs in the thread of a kernel subshell while the cell's thread sits in its blocking call."""
         if self._over:
             return  # a front end without subshells delivers the click when the cell is done
-        self._stopping = button.disabled = True
+        self._stopping = True
+        button.disabled = True
         button.description = "stopping"
         # SIGINT is handled in the main thread, where the engine's own handler aborts the run in good order.
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def choose(kind: str) -> NullReporter:
-    """The reporter for a setting: "widgets", "text", "none", or "auto".
+def choose(setting: str) -> NullReporter:
+    """Return the reporter for a setting: "widgets", "text", "none", or "auto".
 
     In a notebook that is widgets, or HTML where ipywidgets is missing; elsewhere text.
     """
-    if kind == "auto":
-        in_notebook = "widgets" if importlib.util.find_spec("ipywidgets") else "html"
-        kind = in_notebook if _in_notebook() else "text"
-    kinds = {"widgets": WidgetReporter, "html": HtmlReporter, "text": TextReporter, "none": NullReporter}
-    return kinds[kind]()
+    if setting == "auto":
+        setting = "text"
+        if _in_notebook():
+            setting = "widgets" if importlib.util.find_spec("ipywidgets") else "html"
+    reporters = {
+        "widgets": WidgetReporter,
+        "html": HtmlReporter,
+        "text": TextReporter,
+        "none": NullReporter,
+    }
+    return reporters[setting]()
 
 
 def _static(snapshot: Snapshot) -> dict[str, str]:
-    """What stays in the notebook."""
-    return {"text/html": str(snapshot.html), "text/plain": f"{snapshot.name}: {snapshot.lines[-1][1]}"}
+    """Return what stays in the notebook."""
+    _, last_line = snapshot.lines[-1]
+    return {"text/html": str(snapshot.html), "text/plain": f"{snapshot.name}: {last_line}"}
+
+
+def _new_id() -> str:
+    return f"labkit-{secrets.token_hex(8)}"
 
 
 def _button(name: str, tooltip: str, on_click: Callable[[Any], None]) -> Any:
-    """A button whose clicks are handled in the kernel subshell that the front end sends them to.
+    """Return a button whose clicks are handled in the kernel subshell that the front end sends them to.
 
     From ipykernel 7.4 on a click goes to the shell in which the widget last spoke: the main one, whose thread
     is busy with the training. `_reply_subshell_for` is private: without it, the kernel's ■ still works.
@@ -186,8 +233,8 @@ def _close(widget: Any) -> None:
 
 
 def _in_notebook() -> bool:
-    """Whether this process is a kernel with a front end (a terminal's IPython has none)."""
+    """Return whether this process is a kernel with a front end (a terminal's IPython has none)."""
     get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
     shell = get_ipython() if get_ipython else None
-    # Colab's shell is a subclass.
-    return any(one.__name__ == "ZMQInteractiveShell" for one in type(shell).__mro__)
+    classes = [ancestor.__name__ for ancestor in type(shell).__mro__]  # Colab's shell is a subclass
+    return "ZMQInteractiveShell" in classes

@@ -1,4 +1,4 @@
-"""`Run`: what has happened in a run of any engine; the record is made of it.
+"""`Run`, the state of a run of any engine; its record is made from it.
 
 An adapter keeps the facts of its engine in a subclass. What is shown of them is a `labkit.panel.shown.Shown`.
 """
@@ -30,9 +30,11 @@ class Failure:
     @property
     def message(self) -> str:
         """The error in one line: the last line that is not indented."""
-        lines = [line for line in self.text.splitlines() if line.strip() and not line[0].isspace()]
+        lines = self.text.splitlines()
+        lines = [line for line in lines if line.strip() and not line[0].isspace()]
         telling = [line for line in lines if not _IS_A_HEAD.search(line)]
-        return (telling or lines or ["no message"])[-1]
+        candidates = telling or lines or ["no message"]
+        return candidates[-1]
 
 
 @dataclass
@@ -51,7 +53,9 @@ class Thinned(list):
 
     def __init__(self, most: int) -> None:
         super().__init__()
-        self._most, self._stride, self._seen = most, 1, 0
+        self._most = most
+        self._stride = 1
+        self._seen = 0
 
     def add(self, item: Any) -> None:
         if self._seen % self._stride == 0:
@@ -87,15 +91,15 @@ class Run:
     # -- what an adapter overrides -------------------------------------------------------------------
 
     def time_breakdown(self, now: float | None = None) -> dict[str, float]:
-        """Where the time went: seconds by part."""
+        """Return where the time went: seconds by part."""
         return self.phase_seconds(now)
 
     def to_record(self) -> dict[str, Any]:
-        """What the run record says beyond name, engine, status, times and failure."""
+        """Return the fields of the run record beyond name, engine, status, times and failure."""
         return {}
 
     def outcome(self) -> str:
-        """How it ended, in a few words."""
+        """Return how it ended, in a few words."""
         return "stopped by you" if self.status == "stopped" else self.status
 
     @property
@@ -110,41 +114,51 @@ class Run:
         return self.status not in ("ready", "running")
 
     def now(self) -> float:
-        """Unix seconds, counted on from the start: a clock that is set meanwhile changes no duration."""
-        return self.started_at + time.monotonic() - self._started if self.started_at else time.time()
+        """Return Unix seconds, counted from the start: a clock that is set meanwhile changes no duration."""
+        if not self.started_at:
+            return time.time()
+        return self.started_at + time.monotonic() - self._started
 
     def start(self, phase: str = "", now: float | None = None) -> None:
-        self.status, self.started_at, self._started = "running", now or time.time(), time.monotonic()
+        self.status = "running"
+        self.started_at = now or time.time()
+        self._started = time.monotonic()
         self.heard_at = self.started_at  # before a first event, nothing has been heard since then
         if phase:
             self.enter(phase, self.started_at)
 
     def end(self, status: str, now: float | None = None) -> None:
-        self.status, self.ended_at = status, now or self.now()
+        self.status = status
+        self.ended_at = now or self.now()
         if self.phase:
             self.enter(self.phase, self.ended_at)
 
     def elapsed(self, now: float | None = None) -> float:
-        return max((self.ended_at or now or self.now()) - self.started_at, 0.0) if self.started_at else 0.0
+        if not self.started_at:
+            return 0.0
+        end = self.ended_at or now or self.now()
+        return max(end - self.started_at, 0.0)
 
     def enter(self, phase: str, now: float | None = None) -> None:
-        """`phase` is being done from now on."""
+        """End the present phase, and begin the next or the same one again."""
         now = now or self.now()
         if self.phase:
             self.phases[self.phase] += max(now - self._phase_began, 0.0)
-        self.phase, self._phase_began = phase, now
+        self.phase = phase
+        self._phase_began = now
         self.phases.setdefault(phase, 0.0)
 
     def phase_seconds(self, now: float | None = None) -> dict[str, float]:
         spent = dict(self.phases)
         if self.phase and not self.over:
-            spent[self.phase] += max((now or self.now()) - self._phase_began, 0.0)
+            now = now or self.now()
+            spent[self.phase] += max(now - self._phase_began, 0.0)
         return spent
 
     # -- what happens ---------------------------------------------------------------------------------
 
     def fail(self, text: str, rank: int | None = None) -> None:
-        """Something raised; `text` is its short traceback."""
+        """Note a failure; `text` is its short traceback."""
         self.failures.append(Failure(rank, cleaned(text)))
 
     def print(self, text: str) -> None:
@@ -152,30 +166,38 @@ class Run:
         self.printed += 1
 
     def failed(self, failure: Failure) -> str:
-        """A failure in one line."""
-        who = "" if failure.rank is None else f"{self.unit} {failure.rank} "
-        told = who and failure.message.startswith(who)  # "rank 1 is gone: …"
-        return failure.message if told else f"{who}failed: {failure.message}"
+        """Return a failure in one line."""
+        message = failure.message
+        if failure.rank is None:
+            return f"failed: {message}"
+        owner = f"{self.unit} {failure.rank} "
+        if message.startswith(owner):  # "rank 1 is gone: …"
+            return message
+        return f"{owner}failed: {message}"
 
 
 def whole(value: Any) -> int | None:
-    """A whole number from 0 on, of Python or numpy; None for anything else, such as a search space."""
+    """Return a whole number from 0 on, of Python or numpy; None for anything else, such as a search space."""
     if not isinstance(value, Real):
         return None
     number: Any = value  # typeshed's Real has no comparison with an int
-    return int(number) if 0 <= number < 2**53 and number == int(number) else None
+    if 0 <= number < 2**53 and number == int(number):
+        return int(number)
+    return None
 
 
 def record_of(run: Run, run_id: str, home: Path, **origin: Any) -> RunRecord:
-    """The record of a run, over or not; `origin` is its code and its commit."""
+    """Return the record of a run, over or not; `origin` is its code and its commit."""
+    started_at = datetime.fromtimestamp(run.started_at, UTC)
+    has_failed = run.status == "failed" and run.failures
     return RunRecord(
         name=run.name,
         run_id=run_id,
         engine=run.engine,
         state=run.status,
-        started_at=datetime.fromtimestamp(run.started_at, UTC).isoformat(timespec="milliseconds"),
+        started_at=started_at.isoformat(timespec="milliseconds"),
         seconds_total=run.elapsed(),
-        error=run.failures[-1].message if run.status == "failed" and run.failures else None,
+        error=run.failures[-1].message if has_failed else None,
         versions=installed_versions(),
         host=this_host(),
         process=this_process() if run.status == "running" else {},

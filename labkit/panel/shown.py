@@ -1,4 +1,4 @@
-"""`Shown`: what a panel shows of a run at one moment. The template and the lines of a log are drawn from it.
+"""`Shown` is what a panel shows of a run at one moment: the source of its HTML and of the lines of a log.
 
 Each engine makes it from its `Run`: `labkit.panel.training_view`, `labkit.tune.sweep_view`, `labkit.data`.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from labkit.panel.run import Span
 
-Mark = tuple[str, str]  # (kind, words), as `labkit.display.cards.mark` takes them
+Mark = tuple[str, str]  # (look, text), as `labkit.display.cards.mark` takes them
 
 
 @dataclass
@@ -24,11 +24,11 @@ class Table:
 
 @dataclass
 class Curve:
-    """Points (x, y). `look`: "main", "second" (its scale is at the right), "pale" or "pale second" (behind
-    them, in their scales), or "grey"."""
+    """Points (x, y) under a name."""
 
     name: str
     points: list[tuple[float, float]]
+    # "main"; "second", with its scale at the right; "pale" or "pale second", behind them; or "grey"
     look: str = "main"
 
 
@@ -49,7 +49,7 @@ class Shown:
 
     subtitle: str = ""  # on what it runs
     steps: Sequence[Mark] = ()  # a line of phases, or of counts
-    progress: tuple[float | None, str] | None = None  # share that is done, if known, and words
+    progress: tuple[float | None, str] | None = None  # share that is done, if that is certain, and a text
     tiles: Sequence[tuple[str, str]] = ()  # large numbers: (value, name)
     tables: Sequence[Table] = ()
     plot: Plot | None = None
@@ -60,4 +60,4 @@ class Shown:
     what: str = ""  # was done in the time that it took ("10 epochs")
     result: str = ""  # what came out, in one line
     news: Sequence[tuple[Hashable, str]] = ()  # lines of a log, by keys that stay
-    brief: bool = False  # whether a log has nothing of it but its end
+    brief: bool = False  # whether a log has only its end

@@ -1,4 +1,4 @@
-"""Whether all ranks hold the same weights, and what to write where they should.
+"""Compare the weights of all ranks, and explain why they differ where they should be the same.
 
     note = compare({0: looks_of_rank_0, 1: looks_of_rank_1}, engine="Ray Train")
 
@@ -13,6 +13,7 @@ words:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from labkit.worker.events import Weights
 
@@ -25,64 +26,80 @@ _OFF = "If that is on purpose, LABKIT_COMPARE_WEIGHTS=0 turns this comparison of
 
 
 def compare(looks: Mapping[int, Sequence[Weights]], *, engine: str) -> str:
-    """Return what to say of the weights of all ranks, "" if they agree or it isn't certain."""
+    """Return a sentence about the weights of all ranks; "" if they agree or it isn't certain."""
     common = _in_step(looks)
     if not common or any(look.solo for look in common[-1]):
         return ""
-    latest, first = common[-1], common[0]
+    first = common[0]
+    latest = common[-1]
     common = [ranks for ranks in common if ranks[0].names == latest[0].names]
     differ = _differ(latest)
     if not differ:
         return ""
-    gradients = {place: _latest_gradients(common, place) for place in differ}
-    trained = [place for place in differ if gradients[place]]
-    unlike = [place for place in trained if _are_unlike(gradients[place], _SAME_GRADIENTS)]
-    began_apart = _differ(first) if first[0].number == 0 else []
+    trained = []
+    unlike = []
+    for place in differ:
+        gradients = _latest_gradients(common, place)
+        if gradients:
+            trained.append(place)
+            if _are_unlike(gradients, _SAME_GRADIENTS):
+                unlike.append(place)
     twice = len(common) > 1 and bool(_differ(common[-2]))
-    began_now = twice and common[-2][0].number == 0  # this look is before the first epoch
     if trained and not unlike:
         if not twice:
             return ""
-        return _began_apart(first, began_apart, engine) if began_apart else _changed(latest, trained)
-    if _is_on_purpose(latest, unlike or differ) or not (latest[0].last or (twice and not began_now)):
+        began_apart = _differ(first) if first[0].number == 0 else []
+        if began_apart:
+            return _began_apart(first, began_apart, engine)
+        return _changed(latest, trained)
+    began_now = twice and common[-2][0].number == 0  # that look is before the first epoch
+    is_certain = latest[0].last or (twice and not began_now)
+    if not is_certain or _is_on_purpose(latest, unlike or differ):
         return ""
-    return _not_averaged(latest, unlike, engine) if unlike else _not_trained(latest, differ, engine)
+    if unlike:
+        return _not_averaged(latest, unlike, engine)
+    return _not_trained(latest, differ, engine)
 
 
 # -- what the looks show -----------------------------------------------------------------------------------
 
 
 def _in_step(looks: Mapping[int, Sequence[Weights]]) -> list[list[Weights]]:
-    """The looks that all ranks have, of the same parameters after as many steps, each by rank."""
-    by_key = [{(look.number, look.last): look for look in looks[rank]} for rank in sorted(looks)]
-    if len(by_key) < 2:
+    """Return the looks that all ranks have, of the same parameters after as many steps, each by rank."""
+    if len(looks) < 2:
         return []
-    keys = [key for key in by_key[0] if all(key in of_rank for of_rank in by_key)]
-    common = [[of_rank[key] for of_rank in by_key] for key in sorted(keys)]
+    by_rank = []
+    for rank in sorted(looks):
+        by_rank.append({(look.number, look.last): look for look in looks[rank]})
+    moments = set(by_rank[0]).intersection(*by_rank)
+    common = [[of_rank[moment] for of_rank in by_rank] for moment in sorted(moments)]
     return [ranks for ranks in common if _are_alike(ranks)]
 
 
 def _are_alike(ranks: Sequence[Weights]) -> bool:
-    first, *others = ranks
-    same_steps = not any(look.exchanged for look in ranks) or all(
-        look.steps == first.steps for look in others
-    )
-    return same_steps and all(look.names == first.names for look in others)
+    """Return whether looks of all ranks can be compared."""
+    first = ranks[0]
+    if any(look.names != first.names for look in ranks):
+        return False
+    exchange = any(look.exchanged for look in ranks)
+    return not exchange or all(look.steps == first.steps for look in ranks)
 
 
 def _differ(ranks: Sequence[Weights]) -> list[int]:
-    """The places of the tensors whose weights aren't the same on all ranks, where they are finite."""
-    by_tensor = enumerate(zip(*(look.weights for look in ranks), strict=True))
-    return [place for place, norms in by_tensor if _are_unlike(norms, _SAME)]
+    """Return the places of the tensors whose weights aren't the same on all ranks, where they are finite."""
+    by_tensor = zip(*(look.weights for look in ranks), strict=True)
+    return [place for place, norms in enumerate(by_tensor) if _are_unlike(norms, _SAME)]
 
 
 def _are_unlike(norms: Sequence[float | None], share: float) -> bool:
-    known = [norm for norm in norms if norm is not None]
-    return len(known) == len(norms) and max(known) - min(known) > share * max(known)
+    finite = [norm for norm in norms if norm is not None]
+    if len(finite) < len(norms):
+        return False
+    return max(finite) - min(finite) > share * max(finite)
 
 
 def _latest_gradients(common: Sequence[Sequence[Weights]], place: int) -> list[float | None]:
-    """The norms of a tensor's gradients on each rank, in the latest look that has any; empty without one."""
+    """Return the norms of a tensor's gradients by rank, from the latest look that has any; else nothing."""
     for ranks in reversed(common):
         norms = [look.gradients[place] for look in ranks]
         if any(norms):
@@ -91,24 +108,24 @@ def _latest_gradients(common: Sequence[Sequence[Weights]], place: int) -> list[f
 
 
 def _is_on_purpose(ranks: Sequence[Weights], differ: Sequence[int]) -> bool:
-    """Whether the loop may be one whose ranks hold different weights, and is right."""
-    several_parts = any(
-        not look.is_whole or (look.crossed >= _OFTEN and not look.syncs_buffers) for look in ranks
-    )
-    averaged_at_times = any(look.rewritten for look in ranks)
-    # Each rank steps its part of the weights, and the parts are gathered after the step.
-    stepped_in_parts = any(look.exchanged and look.gathered >= _OFTEN for look in ranks)
+    """Return whether the loop may hold different weights on each rank, and be right."""
+    for look in ranks:
+        has_several_parts = look.crossed >= _OFTEN and not look.syncs_buffers
+        # Each rank steps its part of the weights, and the parts are gathered after the step.
+        is_stepped_in_parts = look.exchanged and look.gathered >= _OFTEN
+        is_averaged_at_times = look.rewritten
+        if not look.is_whole or has_several_parts or is_stepped_in_parts or is_averaged_at_times:
+            return True
     # Two groups of ranks may train a model each.
-    in_groups = not any(_all_different(look.weights[place] for look in ranks) for place in differ)
-    return several_parts or averaged_at_times or stepped_in_parts or in_groups
+    return not any(_all_different(look.weights[place] for look in ranks) for place in differ)
 
 
 def _all_different(norms: Iterable[float | None]) -> bool:
     ordered = sorted(norm for norm in norms if norm is not None)
-    return all(after - before > _SAME * after for before, after in zip(ordered, ordered[1:], strict=False))
+    return all(after - before > _SAME * after for before, after in pairwise(ordered))
 
 
-# -- what to say -------------------------------------------------------------------------------------------
+# -- the sentences -----------------------------------------------------------------------------------------
 
 
 def _wrapping(engine: str) -> str:
@@ -140,9 +157,9 @@ def _changed(ranks: Sequence[Weights], differ: list[int]) -> str:
 def _not_averaged(ranks: Sequence[Weights], unlike: list[int], engine: str) -> str:
     look = ranks[0]
     has_wrapper = any(look.averaged)
-    none_exchanged = not any(look.exchanged for look in ranks)
     of_wrapper = [place for place in unlike if look.averaged[place]]
     missed = [place for place in unlike if not look.averaged[place]]
+    none_exchanged = not any(look.exchanged for look in ranks)
     if none_exchanged:
         why = "no gradients are exchanged, so each worker trains a model of its own"
     else:
@@ -172,12 +189,16 @@ def _not_trained(ranks: Sequence[Weights], differ: list[int], engine: str) -> st
 
 
 def _names(look: Weights, places: Sequence[int]) -> str:
-    """``head.weight, head.bias and 3 more``; all of a model have no names."""
+    """Return ``head.weight, head.bias and 3 more``; all parameters of a model have no names."""
     if len(places) == len(look.names) > 1:
         return f"all {len(places)} parameters"
     names = list(dict.fromkeys(look.names[place] for place in places))
     shown = names[:_NAMED]
     if len(names) > _NAMED:
         shown.append(f"{len(names) - _NAMED} more")
-    text = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
-    return text if len(text) <= _MOST_NAMES else f"{len(names)} parameters"
+    text = shown.pop()
+    if shown:
+        text = f"{', '.join(shown)} and {text}"
+    if len(text) > _MOST_NAMES:
+        return f"{len(names)} parameters"
+    return text

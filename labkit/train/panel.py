@@ -144,7 +144,7 @@ class TrainPanel(Panel):
         return TrainingRun(self._name, **about)
 
     def files(self) -> list[tuple[str, str]]:
-        path, lab = self.state.given.get("storage_path"), cluster.peek()
+        path, lab = self.state.recorded.get("storage_path"), cluster.peek()
         listed = [("checkpoints", path)] if path else []
         if lab is not None and (logs := lab.log_dir) is not None:
             listed += [("training workers' logs", str(logs / "train")), ("Ray's logs", str(logs))]
