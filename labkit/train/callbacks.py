@@ -17,6 +17,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -39,7 +40,8 @@ except ImportError as error:
         "first cell, and restart the kernel",
     ) from error
 
-_MAX_TEXT, _MAX_REASON = 10_000, 500  # characters of an error that are sent
+_MAX_TEXT = 10_000  # characters of a traceback that are sent
+_MAX_REASON = 500  # characters of a validation's error
 _PATIENCE = 3.0  # seconds that a controller has to abort its run
 _GONE = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError, ray.exceptions.NodeDiedError)
 # What a rank raises because another one has failed: from Gloo, NCCL, torch's store, TensorFlow and Ray Train.
@@ -49,12 +51,18 @@ _FOLLOWS = re.compile(
 )
 _SNIPPET = re.compile(r"(?m)^\[Rank ([\d,]+) Error Snippet\]:$")  # Ray's heading of the text of some ranks
 _LOW_IS_GOOD = re.compile(r"(^|[^a-z])(loss|error|mse|rmse|mae|perplexity)$")  # at the end of a metric's name
-_STATUSES = {  # Ray's words; the panel's, and the name of the list in the store that has its checkpoints
-    "COMMITTED": ("committed", None),
-    "PENDING_VALIDATION": ("pending", "pending_training_results"),
-    "VALIDATED": ("validated", "validated_checkpoint_dir_names"),
-    "VALIDATION_FAILED": ("failed", "failed_validation_checkpoint_dir_names"),
-    "VALIDATION_TIMEOUT": ("timed out", "timed_out_validation_checkpoint_dir_names"),
+_STATUSES = {  # Ray's words, and the panel's
+    "COMMITTED": "committed",
+    "PENDING_VALIDATION": "pending",
+    "VALIDATED": "validated",
+    "VALIDATION_FAILED": "failed",
+    "VALIDATION_TIMEOUT": "timed out",
+}
+_LISTS = {  # the list of checkpoints in the store, for each status but the first
+    "PENDING_VALIDATION": "pending_training_results",
+    "VALIDATED": "validated_checkpoint_dir_names",
+    "VALIDATION_FAILED": "failed_validation_checkpoint_dir_names",
+    "VALIDATION_TIMEOUT": "timed_out_validation_checkpoint_dir_names",
 }
 
 
@@ -70,9 +78,11 @@ class ReportCallback(ray.train.UserCallback):
     def after_report(
         self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: ray.train.Checkpoint | None
     ) -> None:
-        first = metrics[0] if metrics else {}  # rank 0's, as Ray keeps them; its worker has sent them
-        if checkpoint is not None:
-            self.tracker.send(Checkpoint(checkpoint.path, "committed", first, _bytes_of(checkpoint)))
+        if checkpoint is None:
+            return
+        kept = metrics[0] if metrics else {}  # Ray keeps rank 0's; its worker has sent them
+        event = Checkpoint(checkpoint.path, "committed", kept, _bytes_of(checkpoint))
+        self.tracker.send(event)
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         rank, text, died = first_failure(worker_exceptions)
@@ -83,12 +93,14 @@ class ReportingValidator:
     """A validation function that reports to a panel when it begins and how it ends."""
 
     def __init__(self, fn: Callable[..., dict], tracker: Any) -> None:
-        self.fn, self.tracker = fn, tracker
+        self.fn = fn
+        self.tracker = tracker
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, checkpoint: ray.train.Checkpoint, **kwargs: Any) -> dict[str, Any]:
         self.tracker.send(Validation(checkpoint.path, process=os.getpid()))
-        began, text = time.perf_counter(), ""
+        began = time.perf_counter()
+        text = ""
         try:
             metrics = self.fn(checkpoint, **kwargs)
             if not isinstance(metrics, dict):  # Ray refuses it, after us
@@ -98,7 +110,8 @@ class ReportingValidator:
             lines = message_of(error).strip().splitlines()
             if isinstance(error, ray.exceptions.RayError | ray.train.TrainingFailedError):
                 lines = lines[-1:]  # its text is a traceback of another process
-            text = f"{type(error).__name__}: {' '.join(lines)}"[:_MAX_REASON]
+            reason = " ".join(lines)
+            text = f"{type(error).__name__}: {reason}"[:_MAX_REASON]
             # Ray ends the run if it can't unpickle the exception, or if the process exits.
             raise_sendable(error, wrap=isinstance(error, SystemExit))
         finally:
@@ -125,14 +138,16 @@ def first_failure(exceptions: dict[int, Any]) -> FirstFailure:
     A process that dies says nothing, and lets the others fail because they lost their connection to it.
     """
     rank = causing_rank(exceptions)
-    if _is_gone(exceptions[rank]):
-        return FirstFailure(rank, f"rank {rank} is gone", str(exceptions[rank].health_check_failure))
-    cause = getattr(exceptions[rank], "health_check_failure", exceptions[rank])
-    kind, text = type(cause), str(cause)
-    if kind.__module__.startswith("ray.train.") and "Traceback" not in text:
-        first_line, *_ = text.strip().splitlines() or [kind.__name__]
-        return FirstFailure(rank, f"rank {rank} failed: {first_line}")  # below is how to wait longer
-    return FirstFailure(rank, f"{kind.__name__}: {text}")
+    error = exceptions[rank]
+    cause = getattr(error, "health_check_failure", error)
+    text = str(cause)
+    if _is_gone(error):
+        return FirstFailure(rank, f"rank {rank} is gone", text)
+    cls = type(cause)
+    if cls.__module__.startswith("ray.train.") and "Traceback" not in text:
+        lines = text.strip().splitlines()  # below the first is how to wait longer
+        return FirstFailure(rank, f"rank {rank} failed: {lines[0] if lines else cls.__name__}")
+    return FirstFailure(rank, f"{cls.__name__}: {text}")
 
 
 def causing_rank(exceptions: dict[int, Any]) -> int:
@@ -144,14 +159,19 @@ def causing_rank(exceptions: dict[int, Any]) -> int:
 
 def text_of_cause(error: ray.train.WorkerGroupError) -> str:
     """Return what Ray's error says of the rank whose failure caused the others: its traceback."""
-    rank, (_, *parts) = causing_rank(error.worker_failures), _SNIPPET.split(str(error))
-    texts = zip(parts[::2], parts[1::2], strict=True)
-    return next((text for ranks, text in texts if str(rank) in ranks.split(",")), str(error))
+    message = str(error)
+    rank = str(causing_rank(error.worker_failures))
+    _, *parts = _SNIPPET.split(message)
+    for ranks, text in zip(parts[::2], parts[1::2], strict=True):
+        if rank in ranks.split(","):
+            return text
+    return message
 
 
 def follows(error: Exception) -> bool:
     """Return whether a rank failed because it waited for another one, which may have failed first."""
-    return _FOLLOWS.search(f"{type(error).__name__}: {message_of(error)}") is not None
+    text = f"{type(error).__name__}: {message_of(error)}"
+    return _FOLLOWS.search(text) is not None
 
 
 def _is_gone(error: Exception) -> bool:
@@ -160,10 +180,11 @@ def _is_gone(error: Exception) -> bool:
 
 
 def _bytes_of(checkpoint: ray.train.Checkpoint) -> int | None:
-    """Size of all files of a checkpoint, wherever it is; None if the store does not say."""
+    """Return the size of all files of a checkpoint, wherever it is; None if the store does not tell."""
     with contextlib.suppress(Exception):  # a store's client raises what it likes
         selector = pyarrow.fs.FileSelector(checkpoint.path, recursive=True)
-        return sum(info.size or 0 for info in checkpoint.filesystem.get_file_info(selector))
+        files = checkpoint.filesystem.get_file_info(selector)
+        return sum(file.size or 0 for file in files)
     return None
 
 
@@ -187,8 +208,10 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._note)
 
     def end_controller(self) -> None:
-        """End the controller of a run that failed: a kernel keeps the last traceback, and a frame in it the
-        controller's handle, so that it and all that it started would live on."""
+        """End the controller of a run that failed, with all that it started.
+
+        A kernel keeps the last traceback, in which a frame has the controller's handle.
+        """
         if self.controller is not None:
             with contextlib.suppress(Exception):  # mostly it is dead already
                 self.controller.__ray_terminate__.remote()
@@ -222,7 +245,7 @@ class Interrupts:
 def reported_checkpoints(
     path: str, filesystem: pyarrow.fs.FileSystem | None = None
 ) -> list[ReportedCheckpoint]:
-    """The checkpoints of a run with their metrics and status, in the order of their reports.
+    """Return the checkpoints of a run with their metrics and status, in the order of their reports.
 
     During a run ``ray.train.get_all_reported_checkpoints`` gives workers the same. A `Result` has no
     statuses, so afterwards, or when a run was killed, they are read from Ray's list in the store.
@@ -238,61 +261,81 @@ def reported_checkpoints(
 
 
 def earlier_reports(config: ray.train.RunConfig) -> list[tuple[int, dict[str, Any]]]:
-    """The checkpoints of a run: which of its reports each came with, counted from 0, and the metrics."""
-    path = f"{str(config.storage_path).rstrip('/')}/{config.name}"
+    """Return which report of a run each of its checkpoints came with, counted from 0, and the metrics."""
     try:
-        return [(number, one.metrics) for number, one in _numbered(path, config.storage_filesystem)]
+        numbered = _numbered(_path_of(config), config.storage_filesystem)
     except Exception:  # no run, or if something is wrong with the store, Ray's own error says it better
         return []
-
-
-def _numbered(path: str, filesystem: pyarrow.fs.FileSystem | None) -> list[tuple[int, ReportedCheckpoint]]:
-    """The checkpoints of `reported_checkpoints` with the numbers of their reports."""
-    try:
-        if filesystem is None and "://" not in path:
-            path = str(Path(path).expanduser().absolute())
-        files, place = (filesystem, path) if filesystem else pyarrow.fs.FileSystem.from_uri(path)
-        folder = PurePosixPath(place).as_posix()  # as Ray gives it
-        with files.open_input_stream(f"{folder}/checkpoint_manager_snapshot.json") as file:
-            kept = json.loads(file.read())
-        statuses = {
-            one["checkpoint_dir_name"] if isinstance(one, dict) else one: status
-            for status, (_, names) in _STATUSES.items()
-            for one in (kept[names] if names else ())
-        }
-        # By the number of their report; Ray keeps them by their score.
-        numbered = zip(kept["checkpoint_report_indices"], kept["checkpoint_results"], strict=True)
-        found = []
-        for number, result in sorted(numbered, key=lambda pair: pair[0]):
-            name = result["checkpoint_dir_name"]
-            checkpoint = ray.train.Checkpoint(f"{folder}/{name}", files)
-            status = ReportedCheckpointStatus[statuses.get(name, "COMMITTED")]
-            found.append((number, ReportedCheckpoint(checkpoint, result["metrics"], status)))
-        return found
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        fact = f"there is no list of them as Ray 2.60 writes it ({type(error).__name__}: {error})"
-        fix = "give result.path, or storage_path/name of a run that reported a checkpoint"
-        raise BadInput(f"read the checkpoints of {path}", fact, fix) from error
+    return [(number, checkpoint.metrics) for number, checkpoint in numbered]
 
 
 def statuses(config: ray.train.RunConfig) -> dict[str, tuple[str, dict[str, Any]]] | None:
-    """By path: the status in the panel's words, and the metrics; None if the run has no list yet."""
-    path = f"{str(config.storage_path).rstrip('/')}/{config.name}"
+    """Return the status in the panel's words and the metrics, by path; None if the run has no list yet."""
     try:
-        found = reported_checkpoints(path, config.storage_filesystem)
+        reported = reported_checkpoints(_path_of(config), config.storage_filesystem)
     except Exception:  # if something is wrong with the store, Ray's own error says it better
         return None
-    return {one.checkpoint.path: (_STATUSES[one.status.value][0], dict(one.metrics)) for one in found}
+    by_path = {}
+    for checkpoint in reported:
+        status = _STATUSES[checkpoint.status.value]
+        by_path[checkpoint.checkpoint.path] = (status, dict(checkpoint.metrics))
+    return by_path
+
+
+def _path_of(config: ray.train.RunConfig) -> str:
+    folder = str(config.storage_path).rstrip("/")
+    return f"{folder}/{config.name}"
+
+
+def _numbered(path: str, filesystem: pyarrow.fs.FileSystem | None) -> list[tuple[int, ReportedCheckpoint]]:
+    """Return the checkpoints of `reported_checkpoints` with the numbers of their reports."""
+    try:
+        if filesystem is None and "://" not in path:
+            path = str(Path(path).expanduser().absolute())
+        if filesystem:
+            files, folder = filesystem, path
+        else:
+            files, folder = pyarrow.fs.FileSystem.from_uri(path)
+        folder = PurePosixPath(folder).as_posix()  # as Ray writes it
+        with files.open_input_stream(f"{folder}/checkpoint_manager_snapshot.json") as file:
+            snapshot = json.loads(file.read())
+        by_name = _statuses_in(snapshot)
+        numbered = []
+        # By the number of their report; Ray keeps them by their score.
+        results = zip(snapshot["checkpoint_report_indices"], snapshot["checkpoint_results"], strict=True)
+        for number, result in sorted(results, key=itemgetter(0)):
+            name = result["checkpoint_dir_name"]
+            checkpoint = ray.train.Checkpoint(f"{folder}/{name}", files)
+            status = ReportedCheckpointStatus[by_name.get(name, "COMMITTED")]
+            numbered.append((number, ReportedCheckpoint(checkpoint, result["metrics"], status)))
+        return numbered
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(
+            f"read the checkpoints of {path}",
+            f"there is no list of them as Ray 2.60 writes it ({type(error).__name__}: {error})",
+            "give result.path, or storage_path/name of a run that reported a checkpoint",
+        ) from error
+
+
+def _statuses_in(snapshot: dict[str, Any]) -> dict[str, str]:
+    """Return the statuses in Ray's list of a run's checkpoints, by the name of a checkpoint's folder."""
+    by_name = {}
+    for status, key in _LISTS.items():
+        for entry in snapshot[key]:
+            name = entry["checkpoint_dir_name"] if isinstance(entry, dict) else entry
+            by_name[name] = status
+    return by_name
 
 
 def wrong_order(config: ray.train.CheckpointConfig) -> str:
-    """A warning if the checkpoints that `config` keeps are probably the worst, else "".
+    """Return a warning if the checkpoints that `config` keeps are probably the worst, else "".
 
     Ray ranks them by `checkpoint_score_attribute`, by default the highest first, also where it is an error.
     """
     name = config.checkpoint_score_attribute or ""
-    low = _LOW_IS_GOOD.search(name.lower()) and "neg" not in name.lower()
-    if not low or config.checkpoint_score_order == "min":
+    lower = name.lower()
+    low_is_good = _LOW_IS_GOOD.search(lower) and "neg" not in lower
+    if not low_is_good or config.checkpoint_score_order == "min":
         return ""
     kept = f"keeps the {config.num_to_keep}" if config.num_to_keep else "ranks first the"
     return (
@@ -302,9 +345,9 @@ def wrong_order(config: ray.train.CheckpointConfig) -> str:
 
 
 def unranked(config: ray.train.CheckpointConfig, reported: Collection[str]) -> str:
-    """What to say if none of the metrics that came with checkpoints is the one that ranks them, else ""."""
+    """Return a sentence if no checkpoint came with the metric that ranks them, else ""."""
     name = config.checkpoint_score_attribute
     if name is None or "/" in name or not reported or name in reported:  # "a/b" is b of a dictionary a
         return ""
-    told = ", ".join(sorted(reported)[:8])
-    return f"the checkpoints aren't ranked: none has checkpoint_score_attribute={name!r} (they have {told})"
+    names = ", ".join(sorted(reported)[:8])
+    return f"the checkpoints aren't ranked: none has checkpoint_score_attribute={name!r} (they have {names})"

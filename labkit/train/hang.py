@@ -1,4 +1,4 @@
-"""What the ranks of a run that hangs are waiting for.
+"""Find out what the ranks of a run that hangs are waiting for.
 
 py-spy, which comes with Ray, reads the stack of a rank in some hundredths of a second. Compared with each
 other, the stacks of all ranks tell for whom the others wait.
@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,30 +46,34 @@ _ALONE = {
 class Waiting(NamedTuple):
     """What one rank is doing."""
 
-    what: str
+    activity: str
     where: str = ""  # the reader's own line, such as "in a cell, line 12", if one is on the stack
     call: str = ""  # in which it waits for the other ranks
 
     def __str__(self) -> str:
-        return self.what + (f" ({self.where})" if self.where else "")
+        return f"{self.activity} ({self.where})" if self.where else self.activity
 
 
 def explain(workers: Iterable[WorkerState]) -> list[str]:
-    """One line for each rank, and one on which rank the others wait for, if the stacks tell."""
-    workers = sorted(workers, key=lambda worker: worker.rank)
-    found = {worker.rank: _look(worker) for worker in workers if _is_here(worker.node)}
-    away = "its process {0.pid} is on another machine ({0.node})"
-    lines = [f"rank {one.rank}: {found.get(one.rank) or away.format(one)}" for one in workers]
-    if len(found) < len(workers):
-        return lines  # the guilty one may be among those that were not seen
-    guilty = [rank for rank, one in found.items() if not one.call]
-    early, late = ([rank for rank in found if (found[rank].call == _REPORT) is it] for it in (True, False))
-    if 0 < len(guilty) < len(found):
-        lines.append(f"The others wait for {_names(guilty)}.")
-    elif not guilty and early and late:
-        why = f"{_names(early)} made fewer steps, or {_names(late)} reported less often"
-        lines.append(f"They wait for each other in different calls: {why}.")
+    """Return a line for each rank, and one on which rank the others wait for, if the stacks tell."""
+    workers = sorted(workers, key=attrgetter("rank"))
+    ranks = {worker.rank: _look(worker) for worker in workers}
+    lines = [f"rank {rank}: {waiting}" for rank, waiting in ranks.items()]
+    if all(_is_here(worker.node) for worker in workers):  # else the guilty rank may not have been seen
+        lines += _verdict(ranks)
     return lines
+
+
+def _verdict(ranks: dict[int, Waiting]) -> list[str]:
+    guilty = [rank for rank, waiting in ranks.items() if not waiting.call]
+    early = [rank for rank, waiting in ranks.items() if waiting.call == _REPORT]
+    late = [rank for rank, waiting in ranks.items() if waiting.call != _REPORT]
+    if 0 < len(guilty) < len(ranks):
+        return [f"The others wait for {_names(guilty)}."]
+    if guilty or not early or not late:
+        return []
+    why = f"{_names(early)} made fewer steps, or {_names(late)} reported less often"
+    return [f"They wait for each other in different calls: {why}."]
 
 
 def _names(ranks: list[int]) -> str:
@@ -76,52 +81,75 @@ def _names(ranks: list[int]) -> str:
 
 
 def _look(worker: WorkerState) -> Waiting:
-    process, frozen = f"its process {worker.pid}", False
+    process = f"its process {worker.pid}"
+    if not _is_here(worker.node):
+        return Waiting(f"{process} is on another machine ({worker.node})")
+    is_frozen = False
     try:
-        frozen = psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
-        doing = _doing(_frames(worker.pid, frozen=frozen))
+        is_frozen = psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
+        doing = _doing(_frames(worker.pid, frozen=is_frozen))
     except psutil.NoSuchProcess:
         return Waiting(f"{process} has ended")
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        hint = "; sudo sysctl kernel.yama.ptrace_scope=0 allows it" if "ermission" in said else ""
-        doing = Waiting(f"py-spy cannot read its stack{hint}")
-    return Waiting(f"{process} is frozen: kill -CONT {worker.pid}", doing.where) if frozen else doing
+        message = getattr(error, "stderr", None) or str(error)
+        fix = "; sudo sysctl kernel.yama.ptrace_scope=0 allows it" if "ermission" in message else ""
+        doing = Waiting(f"py-spy cannot read its stack{fix}")
+    if is_frozen:
+        return Waiting(f"{process} is frozen: kill -CONT {worker.pid}", doing.where)
+    return doing
 
 
 def _is_here(node: str) -> bool:
-    """Whether a worker's node is this machine or container: elsewhere, its pid belongs to another process."""
+    """Return whether a node is this machine or container: elsewhere, a pid belongs to another process."""
     lab = cluster.peek()
     return node == socket.gethostname() or (lab is not None and lab.runs_here(node))
 
 
 def _frames(pid: int, *, frozen: bool) -> list[dict]:
-    """The frames of the thread that runs the training loop, innermost first; none without it."""
+    """Return the frames of the thread that runs the training loop, innermost first; none without it."""
     command = [_py_spy(), "dump", "--json", "--pid", str(pid)]
-    command += ["--nonblocking"] * frozen  # py-spy cannot stop a process that is stopped
+    if frozen:  # py-spy cannot stop a process that is stopped
+        command.append("--nonblocking")
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)
     threads = json.loads(done.stdout)
     # Ray Train runs the loop in a thread of this name; a loop without it runs in the main thread.
-    named = [one for one in threads if "TrainingThread" in (one.get("thread_name") or "")]
-    own = [one for one in threads if any(is_own(frame["filename"]) for frame in one["frames"])]
-    return (named or own or [{"frames": []}])[0]["frames"]
+    for thread in threads:
+        if "TrainingThread" in (thread.get("thread_name") or ""):
+            return thread["frames"]
+    for thread in threads:
+        if _own_frame(thread["frames"]) is not None:
+            return thread["frames"]
+    return []
+
+
+def _own_frame(frames: list[dict]) -> dict | None:
+    """Return the innermost frame of the reader's own code, if there is one."""
+    return next((frame for frame in frames if is_own(frame["filename"])), None)
 
 
 def _py_spy() -> str:
     """Return the path of py-spy: of this Python, or else one on the PATH."""
     own = Path(sys.executable).with_name("py-spy")
-    return str(own) if own.is_file() else shutil.which("py-spy") or str(own)
+    if own.is_file():
+        return str(own)
+    return shutil.which("py-spy") or str(own)
 
 
 def _doing(frames: list[dict]) -> Waiting:
-    own = next((frame for frame in frames if is_own(frame["filename"])), None)
-    where = f"{place(own['filename'])}, line {own['line']}" if own else ""
-    inner = frames[: frames.index(own)] if own else frames
-    for name in (frame["name"].rpartition(".")[2] for frame in inner):  # py-spy names a method with its class
+    own = _own_frame(frames)
+    where = ""
+    if own is not None:
+        where = f"{place(own['filename'])}, line {own['line']}"
+        frames = frames[: frames.index(own)]
+    for frame in frames:
+        name = frame["name"].rpartition(".")[2]  # py-spy names a method with its class
         if name in _ALONE:
             return Waiting(f"waits for {_ALONE[name]}", where)
-        if call := _FOR_OTHERS.get(name):
+        if name in _FOR_OTHERS:
+            call = _FOR_OTHERS[name]
             return Waiting(f"waits in {call}", where, call)
-    gone = "has left the training function"
-    doing = f"is in {inner[0]['name']}" if inner else f"is in your {own['name']}" if own else gone
-    return Waiting(doing, where)
+    if frames:
+        return Waiting(f"is in {frames[0]['name']}", where)
+    if own is not None:
+        return Waiting(f"is in your {own['name']}", where)
+    return Waiting("has left the training function", where)

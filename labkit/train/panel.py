@@ -18,6 +18,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import ray
@@ -42,6 +43,7 @@ from labkit.worker.remote import TrackedFunction
 
 # A run's length, by its names in a configuration; the first counts most.
 _LENGTHS = {"epochs": ("epochs", "num_epochs", "max_epochs"), "steps": ("steps", "max_steps")}
+_SCALING = ("num_workers", "use_gpu", "resources_per_worker")  # of the scaling, what is recorded
 _NAME_BY_RAY = re.compile(r"ray_train_run-\d{4}(-\d\d){2}_\d\d(-\d\d){2}")
 _LARGEST = 1_000_000  # bytes of a pickled function; a small model fits, a data set does not
 _OF_RAY = (ray.train.TrainingFailedError, ray.exceptions.RayError)  # RayError: the end of the controller
@@ -61,11 +63,11 @@ class TrainPanel(Panel):
     ``train_loop_config``, or the argument `epochs` or `steps` here.
     """
 
-    def __init__(self, name: str, **about: Any) -> None:
+    def __init__(self, name: str, **options: Any) -> None:
         self._trainer: Any = None
         self._interrupts: callbacks.Interrupts | None = None
         self._validators: dict[str, int | None] = {}  # by path of a checkpoint: the process that validates it
-        super().__init__(name, **{"engine": "Ray Train", **about})
+        super().__init__(name, **{"engine": "Ray Train", **options})
 
     @interrupts.stoppable("the checks before the start", left="Nothing has been started")
     def watch(self, trainer: Any) -> Self:
@@ -79,28 +81,26 @@ class TrainPanel(Panel):
             BadInput: it is not a Ray Train trainer; its storage path is relative; or its validation function
                 captures a large object.
         """
-        scaling: Any = getattr(trainer, "scaling_config", None)
+        attempt = f"follow a run with the panel {self.state.name!r}"
         run: Any = getattr(trainer, "run_config", None)
         if not isinstance(run, ray.train.RunConfig) or isinstance(trainer, type):
             raise BadInput(
-                f"follow a run with the panel {self.state.name!r}",
+                attempt,
                 f"{reprlib.repr(trainer)} is not a Ray Train trainer",
                 "panel.watch(TorchTrainer(...)), or another trainer of ray.train",
             )
-        workers = scaling.max_workers  # of an elastic training; without any, the loop runs in this process
-        if workers:
+        has_workers = trainer.scaling_config.max_workers > 0  # without, the loop runs in this process
+        if has_workers:
             if run.name:
                 check_run_name(run.name)
-            check_storage_path(
-                run.storage_path,
-                filesystem=run.storage_filesystem,
-                attempt=f"follow a run with the panel {self.state.name!r}",
-            )
+            check_storage_path(run.storage_path, filesystem=run.storage_filesystem, attempt=attempt)
             _check_room(trainer)
-        if warning := callbacks.wrong_order(run.checkpoint_config):
+        warning = callbacks.wrong_order(run.checkpoint_config)
+        if warning:
             warnings.warn(warning, stacklevel=3)
-        self._trainer, self.loop = trainer, trainer.train_loop_per_worker
-        self.first_phase = "starting" if workers else "preparing"
+        self._trainer = trainer
+        self.loop = trainer.train_loop_per_worker
+        self.first_phase = "starting" if has_workers else "preparing"
         if self.state.status == "ready":
             self.state = self.new_state()
         return self
@@ -112,7 +112,8 @@ class TrainPanel(Panel):
 
     def explain(self) -> None:
         """Look what each rank does now; the panel shows it."""
-        lines = hang.explain(list(self.state.workers.values())) or ["no worker was heard of yet"]
+        workers = list(self.state.workers.values())
+        lines = hang.explain(workers) or ["no worker was heard of yet"]
         with self.update() as run:
             run.explained = run.now(), lines
 
@@ -128,27 +129,37 @@ class TrainPanel(Panel):
         return super().__enter__()
 
     def new_state(self) -> TrainingRun:
-        if (trainer := self._trainer) is None:
+        trainer = self._trainer
+        if trainer is None:
             return TrainingRun(self._name, **self._about)
-        scaling, settings = trainer.scaling_config, _settings_of(trainer.train_loop_config or {})
-        recorded = ("num_workers", "use_gpu", "resources_per_worker")
-        about = {**self._about, "world_size": max(scaling.max_workers, 1), "engine": "one process"}
-        about |= {"config": settings, "scaling": {name: getattr(scaling, name) for name in recorded}}
+        scaling = trainer.scaling_config
+        settings = _settings_of(trainer.train_loop_config or {})
+        facts = {
+            **self._about,
+            "world_size": max(scaling.max_workers, 1),
+            "engine": "one process",
+            "config": settings,
+            "scaling": {name: getattr(scaling, name) for name in _SCALING},
+        }
         for length, names in _LENGTHS.items():
-            if given := [settings[name] for name in names if settings.get(name) is not None]:
-                about[length] = given[0]
+            values = [settings[name] for name in names if settings.get(name) is not None]
+            if values:
+                facts[length] = values[0]
         if scaling.max_workers:
             # As text: a path may be a URI ("s3://bucket/runs"), whose two slashes a Path would make one.
             storage = str(trainer.run_config.storage_path).rstrip("/")
-            about |= {"engine": "Ray Train", "storage_path": f"{storage}/{self._run_name}"}
-        return TrainingRun(self._name, **about)
+            facts["engine"] = "Ray Train"
+            facts["storage_path"] = f"{storage}/{self._run_name}"
+        return TrainingRun(self._name, **facts)
 
     def files(self) -> list[tuple[str, str]]:
-        path, lab = self.state.recorded.get("storage_path"), cluster.peek()
-        listed = [("checkpoints", path)] if path else []
-        if lab is not None and (logs := lab.log_dir) is not None:
-            listed += [("training workers' logs", str(logs / "train")), ("Ray's logs", str(logs))]
-        return listed
+        path = self.state.recorded.get("storage_path")
+        files = [("checkpoints", path)] if path else []
+        logs = _log_dir()
+        if logs is not None:
+            files.append(("training workers' logs", str(logs / "train")))
+            files.append(("Ray's logs", str(logs)))
+        return files
 
     def channel(self, on_event: Callable[[Event], Any]) -> Any:
         if not ray.is_initialized():  # pickled for other processes than Ray's
@@ -161,19 +172,15 @@ class TrainPanel(Panel):
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        elsewhere, config, over = self.trains_elsewhere(), self._trainer.run_config, threading.Event()
-        if elsewhere:
+        over = threading.Event()
+        if self.trains_elsewhere():
             if not ray.is_initialized():
                 ray.init()  # as fit() would
             self.listen()  # here, and not in the middle of Ray's pickling
         # A training without workers needs no cluster.
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
         with ends.quiet_deaths(), self._wired(self._trainer):
-            earlier = (callbacks.statuses(config) if elsewhere else None) or {}
-            self.state.goes_on_after(callbacks.earlier_reports(config) if earlier else ())
-            # What is still undecided is news.
-            self._known = {path: now for path, now in earlier.items() if now[0] != "pending"}
-            self._unseen = set[str]()  # checkpoints of the list before, of which no event had come
+            self._note_earlier_checkpoints()
             for look in (self._look, self._look_for_hangs):  # py-spy takes seconds
                 threading.Thread(target=look, args=[over], name="labkit-look", daemon=True).start()
             self._interrupts = callbacks.Interrupts(self._trainer)
@@ -193,34 +200,39 @@ class TrainPanel(Panel):
                 over.set()
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
-        interrupted = error is not None and self._interrupts is not None and self._interrupts.came
-        return KeyboardInterrupt() if interrupted else error
+        if error is not None and self._interrupts is not None and self._interrupts.came:
+            return KeyboardInterrupt()
+        return error
 
     def receive(self, event: Event) -> None:
         """Take in an event, with what only this process knows: how a rank or a validation ended."""
         if isinstance(event, Failure) and event.died:
-            event = dataclasses.replace(event, text=f"{event.text}: {ends.how_it_ended(event.died)}")
+            text = f"{event.text}: {ends.how_it_ended(event.died)}"
+            event = dataclasses.replace(event, text=text)
         elif isinstance(event, Validation) and event.seconds is None:
             self._validators[event.path] = event.process
         super().receive(event)
 
     def failure_text(self, error: BaseException) -> str:
-        if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
-            failure = callbacks.first_failure(error.worker_failures)
+        text = str(error)
+        of_workers = _worker_failures(error)
+        if of_workers:
+            failure = callbacks.first_failure(of_workers)
             if failure.died:
                 return f"{failure.text}: {ends.how_it_ended(failure.died)}"
             if failure.text.startswith(f"rank {failure.rank} "):
                 return failure.text
-        if (ended := self._ended_validation(error)) is not None:
+        ended = self._ended_validation(error)
+        if ended is not None:
             return ended.text
-        if _is_of_controller(error) and ends.is_an_end(str(error)):
-            of_run = isinstance(error, ray.train.TrainingFailedError)  # that the controller has reported
-            who = "a process of the run" if of_run else "the controller of the run"
-            return f"{who} is gone: {ends.how_it_ended(str(error))}"
-        if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
+        if _is_of_controller(error) and ends.is_an_end(text):
+            is_reported = isinstance(error, ray.train.TrainingFailedError)  # by the controller
+            who = "a process of the run" if is_reported else "the controller of the run"
+            return f"{who} is gone: {ends.how_it_ended(text)}"
+        if of_workers:
             return tracebacks.shorten_text(callbacks.text_of_cause(error))
         if isinstance(error, _OF_RAY):  # the workers' tracebacks are in its message alone
-            return tracebacks.shorten_text(str(error))
+            return tracebacks.shorten_text(text)
         return super().failure_text(error)
 
     def keep_failure(self, error: BaseException) -> None:
@@ -228,49 +240,61 @@ class TrainPanel(Panel):
         super().keep_failure(error)
         if len(self.state.failures) == before:
             return
+        latest = self.state.failures[-1]
+        of_workers = _worker_failures(error)
         if _is_of_controller(error):
-            self.state.failures[-1].rank = None
-        elif isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
-            self.state.failures[-1].rank = callbacks.causing_rank(error.worker_failures)
+            latest.rank = None
+        elif of_workers:
+            latest.rank = callbacks.causing_rank(of_workers)
 
     def translate(self, error: BaseException) -> BaseException | None:
         if not isinstance(error, _OF_RAY):
             return self._refused_by_ray(error)
-        failure, ended = self.state.failures[-1], self._ended_validation(error)
+        failure = self.state.failures[-1]
+        ended = self._ended_validation(error)
+        died = _rays_message(error)
         of_worker = isinstance(error, ray.train.WorkerGroupError)
         who = f"rank {failure.rank}" if of_worker else "the controller of the run"
-        fact = failure.message if failure.message.startswith(who) else f"{who} raised {failure.message}"
-        died = _rays_message(error)
-        if ended is not None or (died and not of_worker):
-            fact = failure.message
+        fact = failure.message
+        is_whole = ended is not None or (died and not of_worker)
+        if not is_whole and not fact.startswith(who):
+            fact = f"{who} raised {fact}"
         for rank in sorted(self.state.empty):
             fact += f"; rank {rank} had no rows: the shard is empty"
-        fixes: list[str | None] = [self._fix(error, failure.message)]
+        fixes: list[str | None]
         if ended is not None:
-            more = _in_its_log(ended.pid)
-            fixes = [more, "correct the validation function: it is called for this checkpoint again"]
+            again = "correct the validation function: it is called for this checkpoint again"
+            fixes = [_in_its_log(ended.pid), again]
         elif died:
             fixes = [known_fix(died), _in_its_log(ends.process_of(died))]
+        else:
+            fixes = [self._fix(error, failure.message)]
         if self.state.kept or died:
-            again = f"fit() with the same storage and RunConfig(name={self._run_name!r})"
-            again += " goes on from the last checkpoint"
-            if of_worker:  # what fails in the controller, such as a validation that dies, isn't tried again
-                again += "; RunConfig(failure_config=FailureConfig(max_failures=1)) does that by itself"
-            fixes.append(again)
+            fixes.append(self._resume_fix(of_worker=of_worker))
         return RunFailed(f"finish the run {self.state.name!r}", fact, ". ".join(filter(None, fixes)))
+
+    def _resume_fix(self, *, of_worker: bool) -> str:
+        fix = (
+            f"fit() with the same storage and RunConfig(name={self._run_name!r}) "
+            "goes on from the last checkpoint"
+        )
+        if of_worker:  # what fails in the controller, such as a validation that dies, isn't tried again
+            fix += "; RunConfig(failure_config=FailureConfig(max_failures=1)) does that by itself"
+        return fix
 
     def _fix(self, error: BaseException, message: str) -> str:
         """Return the known fix, or where to look: in the panel only if that shows a line of the reader's."""
-        if fix := known_fix(str(error)) or hint_for(message):
+        fix = known_fix(str(error)) or hint_for(message)
+        if fix:
             return fix
         if tracebacks.shows_own(str(error)):
             return "the panel above shows where"
-        lab = cluster.peek()
-        if lab is None or lab.log_dir is None:
+        logs = _log_dir()
+        if logs is None:
             return "`ray logs cluster` says more"
-        return f"the logs in {lab.log_dir / 'train'} say more"
+        return f"the logs in {logs / 'train'} say more"
 
-    def _ended_validation(self, error: BaseException) -> "_EndedValidation | None":
+    def _ended_validation(self, error: BaseException) -> _EndedValidation | None:
         """Return the validation whose process is gone, which ends a run; None if another error ended it."""
         text = str(error)
         if not isinstance(error, ray.train.ControllerError) or not ends.is_an_end(text):
@@ -288,16 +312,18 @@ class TrainPanel(Panel):
 
     def _refused_by_ray(self, error: BaseException) -> BaseException | None:
         """Return what to raise for an argument that Ray refuses before anything starts."""
-        frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-        of_ray = isinstance(error, (TypeError, ValueError)) and frames and frames[-1].startswith("ray.")
-        if not of_ray or self.state.workers or not self.trains_elsewhere():
+        if self.state.workers or not self.trains_elsewhere():
+            return None
+        if not isinstance(error, (TypeError, ValueError)) or not _was_raised_in_ray(error):
             return None
         fix = known_fix(str(error)) or "change the argument that this line names"
         return RunFailed(f"start the run {self.state.name!r}", f"Ray refuses it: {error}", fix)
 
     def hang_up(self) -> None:
         super().hang_up()
-        reported = {name for one in self.state.checkpoints for name in one.metrics}
+        reported: set[str] = set()
+        for checkpoint in self.state.checkpoints:
+            reported.update(checkpoint.metrics)
         ranked = callbacks.unranked(self._trainer.run_config.checkpoint_config, reported)
         self.state.note = "; ".join(filter(None, (self._went_on(), ranked)))
 
@@ -307,13 +333,18 @@ class TrainPanel(Panel):
     def _run_name(self) -> str:
         """The name of the run, also where the reader gave none."""
         name = self._trainer.run_config.name
-        return self.run_id if not name or _NAME_BY_RAY.fullmatch(name) else name
+        if not name or _NAME_BY_RAY.fullmatch(name):
+            return self.run_id
+        return name
 
     @contextlib.contextmanager
     def _wired(self, trainer: Any) -> Iterator[None]:
-        """In the block the trainer reports here. A `RunConfig` may serve other trainers afterwards."""
-        run, validation = trainer.run_config, trainer.validation_config
-        name, before, loop = run.name, run.callbacks, trainer.train_loop_per_worker
+        """Let the trainer report here in the block. A `RunConfig` may serve other trainers afterwards."""
+        run = trainer.run_config
+        name = run.name
+        before = run.callbacks
+        loop = trainer.train_loop_per_worker
+        validation = trainer.validation_config
         try:  # an interrupt between two of these lines is undone as well
             run.name = self._run_name
             vars(run).pop("storage_context", None)  # Ray keeps what it made of the name
@@ -327,7 +358,9 @@ class TrainPanel(Panel):
             trainer.train_loop_per_worker = TrackedFunction(loop, self.tracker)
             yield
         finally:
-            trainer.train_loop_per_worker, run.callbacks, run.name = loop, before, name
+            trainer.train_loop_per_worker = loop
+            run.callbacks = before
+            run.name = name
             vars(run).pop("storage_context", None)
             vars(trainer).pop("_register_sigint_handler", None)
             trainer.validation_config = validation
@@ -339,23 +372,41 @@ class TrainPanel(Panel):
 
     def _note_waits(self) -> None:
         """When nothing is heard, say which CPUs the workers wait for: Ray says it in a log."""
-        quiet = self.state.now() - max(self.state.heard_at, self.state.started_at) >= capacity.QUIET_FOR
+        latest = max(self.state.heard_at, self.state.started_at)
+        is_quiet = self.state.now() - latest >= capacity.QUIET_FOR
         with contextlib.suppress(Exception):  # the cluster is gone, and the run's own error says that better
-            waits = capacity.waits_for() if quiet and self.trains_elsewhere() else ""
+            waits = capacity.waits_for() if is_quiet and self.trains_elsewhere() else ""
             if waits != self.state.waits:
                 with self.update() as run:
                     run.waits = waits
 
     def _look_for_hangs(self, over: threading.Event) -> None:
         """When nothing is heard, say what each rank waits for."""
-        after, pause = self.settings.hang_after, 1.0
+        hang_after = self.settings.hang_after
+        pause = 1.0
         while not over.wait(pause):
-            heard, pause = self.state.heard_at, 1.0
-            if after and self.state.first_step_at and self.state.now() - heard >= after:
-                lines, pause = hang.explain(list(self.state.workers.values())), 5.0
-                with self.update() as run:
-                    if run.heard_at == heard:
-                        run.hang = lines
+            pause = 1.0
+            heard_at = self.state.heard_at
+            if not hang_after or not self.state.first_step_at:
+                continue
+            if self.state.now() - heard_at < hang_after:
+                continue
+            pause = 5.0
+            lines = hang.explain(list(self.state.workers.values()))
+            with self.update() as run:
+                if run.heard_at == heard_at:
+                    run.hang = lines
+
+    def _note_earlier_checkpoints(self) -> None:
+        """Take in the checkpoints of an earlier run of this name, with which this one goes on."""
+        config = self._trainer.run_config
+        earlier = callbacks.statuses(config) if self.trains_elsewhere() else None
+        self.state.goes_on_after(callbacks.earlier_reports(config) if earlier else ())
+        self._unseen: set[str] = set()  # checkpoints of the latest list of which no event had come
+        self._statuses: dict[str, Any] = {}  # and metrics, of checkpoints by path, as the panel has them
+        for path, status in (earlier or {}).items():
+            if status[0] != "pending":  # what is still undecided is news
+                self._statuses[path] = status
 
     def _follow_checkpoints(self, *, last: bool = False) -> None:
         """Take in what has changed in Ray's list of the run's checkpoints.
@@ -366,29 +417,38 @@ class TrainPanel(Panel):
         """
         config = self._trainer.run_config
         deletes = config.checkpoint_config.num_to_keep is not None
-        seen = list(self.state.checkpoints)  # before the list is read
-        if not (self.trains_elsewhere() and (deletes or self._trainer.validation_config is not None)):
+        validates = self._trainer.validation_config is not None
+        shown = list(self.state.checkpoints)  # before the list is read
+        if not self.trains_elsewhere() or not (deletes or validates):
             return
-        if (statuses := callbacks.statuses(config)) is None:
+        listed = callbacks.statuses(config)
+        if listed is None:
             return
-        unseen, before = statuses.keys() - {one.path for one in seen}, self._unseen
-        news = {path: now for path, now in statuses.items() if self._known.get(path) != now}
-        news = {path: now for path, now in news.items() if last or path not in unseen or path in before}
-        gone = (one.path for one in seen if deletes and not one.deleted and one.path not in statuses)
-        news |= dict.fromkeys(gone, ("deleted", {}))
+        unseen = listed.keys() - {checkpoint.path for checkpoint in shown}
+        news: dict[str, Any] = {}
+        for path, status in listed.items():
+            awaits_event = path in unseen and path not in self._unseen
+            if self._statuses.get(path) != status and (last or not awaits_event):
+                news[path] = status
+        for checkpoint in shown:
+            if deletes and not checkpoint.deleted and checkpoint.path not in listed:
+                news[checkpoint.path] = ("deleted", {})
         self._unseen = unseen
-        self._known |= news
+        self._statuses |= news
         for path, (status, metrics) in news.items():
             self.receive(Checkpoint(path, status, metrics, run=self.run_id))
 
     def _went_on(self) -> str:
-        """Where the run went on, if one with its name had begun before."""
+        """Return where the run went on, if one with its name had begun before."""
         run = self.state
+        if not run.earlier:
+            return ""
         of = f" of {run.epochs}" if run.epochs else ""
-        if run.earlier and self._ended is None and not (run.history or run.first_step_at or run.failures):
-            told = f"went on from epoch {run.earlier}{of}: nothing trained"
-            return f"{told}; a new run needs a new name in RunConfig(name=...)"
-        done = run.history[0]["epoch"] if run.earlier and run.history else 0
+        has_trained = run.history or run.first_step_at or run.failures
+        if self._ended is None and not has_trained:
+            text = f"went on from epoch {run.earlier}{of}: nothing trained"
+            return f"{text}; a new run needs a new name in RunConfig(name=...)"
+        done = run.history[0]["epoch"] if run.history else 0
         return f"went on after epoch {done}{of}" if done else ""
 
 
@@ -405,8 +465,9 @@ def check_closure_size(function: Callable) -> None:
     """Refuse a validation function that takes a data set along: it is pickled with all that it uses."""
     sent = len(cloudpickle.dumps(function))
     if sent > _LARGEST:
+        name = getattr(function, "__name__", type(function).__name__)
         raise BadInput(
-            f"send the validation function {getattr(function, '__name__', type(function).__name__)}",
+            f"send the validation function {name}",
             f"with the variables that it uses it has {size(sent)}, and it is sent for every checkpoint; "
             f"the limit is {size(_LARGEST)}",
             "load data inside the function (from the store, or datasets.load), or pass its path",
@@ -415,7 +476,9 @@ def check_closure_size(function: Callable) -> None:
 
 def _check_room(trainer: Any) -> None:
     """Refuse workers and validations for which the cluster has no room."""
-    scaling, validation, lab = trainer.scaling_config, trainer.validation_config, cluster.current()
+    scaling = trainer.scaling_config
+    validation = trainer.validation_config
+    lab = cluster.current()
     if validation is not None:
         check_closure_size(validation.fn)
     if lab is None:
@@ -439,15 +502,33 @@ def _check_room(trainer: Any) -> None:
         capacity.check_task_fits(lab.nodes, options, attempt="run validations", ours=lab.is_ours)
 
 
+def _log_dir() -> Path | None:
+    """Return the folder of Ray's logs, if it is on this machine."""
+    lab = cluster.peek()
+    return None if lab is None else lab.log_dir
+
+
+def _was_raised_in_ray(error: BaseException) -> bool:
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(modules) and modules[-1].startswith("ray.")
+
+
 def _is_of_controller(error: BaseException) -> bool:
     return isinstance(error, _OF_RAY) and not isinstance(error, ray.train.WorkerGroupError)
 
 
+def _worker_failures(error: BaseException) -> dict[int, Any]:
+    """Return what the workers raised, by rank; nothing if another error ended the run."""
+    return error.worker_failures if isinstance(error, ray.train.WorkerGroupError) else {}
+
+
 def _rays_message(error: BaseException) -> str:
     """Return Ray's message on the process that is gone, of a rank or the controller; "" if none is."""
-    if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
-        return callbacks.first_failure(error.worker_failures).died
-    return str(error) if ends.is_an_end(str(error)) else ""
+    of_workers = _worker_failures(error)
+    if of_workers:
+        return callbacks.first_failure(of_workers).died
+    text = str(error)
+    return text if ends.is_an_end(text) else ""
 
 
 def _in_its_log(pid: int | None) -> str:
@@ -465,11 +546,15 @@ def _free_placement_groups(before: set[str]) -> None:
         before: ids of those that were there before the run.
     """
     context = ray.get_runtime_context()
-    filters = [("creator_job_id", "=", context.get_job_id()), ("state", "!=", "REMOVED")]
+    filters = [
+        ("creator_job_id", "=", context.get_job_id()),
+        ("state", "!=", "REMOVED"),
+    ]
     # It asks the dashboard. Where that does not answer, the run's own error is what the reader must see.
     with contextlib.suppress(Exception):
         # Without an address it would ask the cluster that the last ray.init() started, dead or not.
-        for group in state.list_placement_groups(context.gcs_address, filters=filters, timeout=10):
+        groups = state.list_placement_groups(context.gcs_address, filters=filters, timeout=10)
+        for group in groups:
             if group.placement_group_id not in before:
-                number = ray.PlacementGroupID.from_hex(group.placement_group_id)
-                ray.util.remove_placement_group(PlacementGroup(number))
+                group_id = ray.PlacementGroupID.from_hex(group.placement_group_id)
+                ray.util.remove_placement_group(PlacementGroup(group_id))

@@ -29,21 +29,27 @@ class Tracker:
     in_worker = False
 
     def __init__(self, run: str, send: Callable[[Event], Any]) -> None:
-        self._run, self._send = run, send
+        self._run = run
+        self._send = send
 
     def working(self) -> contextlib.AbstractContextManager:
-        """For the time of a training function."""
+        """Return a context for the time of a training function."""
         return contextlib.nullcontext()
 
     def emit(self, event: Event) -> None:
         """Send one event, with the rank, the process and the node that it comes from."""
-        node = os.environ.get(NODE_NAME) or socket.gethostname()
-        self._send(
-            replace(event, run=self._run, at=time.time(), rank=self.rank(), pid=os.getpid(), node=node)
+        sent = replace(
+            event,
+            run=self._run,
+            at=time.time(),
+            rank=self.rank(),
+            pid=os.getpid(),
+            node=os.environ.get(NODE_NAME) or socket.gethostname(),
         )
+        self._send(sent)
 
     def rank(self) -> int:
-        """The rank of this process in its group; 0 if it is in none."""
+        """Return the rank of this process in its group; 0 if it is in none."""
         # torchrun, Spark, and most trainers of Ray Train set variables.
         with contextlib.suppress(ValueError, TypeError, KeyError):
             if "RANK" in os.environ:
@@ -53,14 +59,16 @@ class Tracker:
 
 
 def group_size() -> int | None:
-    """The number of workers in this process's group: that of an elastic training changes."""
+    """Return the number of workers in this process's group, which changes in an elastic training."""
     with contextlib.suppress(KeyError, ValueError):
         return int(os.environ["WORLD_SIZE"])
     return _of_ray("world_size")
 
 
-def _of_ray(what: str) -> int | None:
-    """A trainer of Ray Train without a framework sets no variable; its worker has imported `ray.train`."""
+def _of_ray(name: str) -> int | None:
+    """Return a number of Ray Train's context, such as ``world_size``, if this is a worker of Ray Train."""
+    # Its trainers without a framework set no variable, and their workers have imported `ray.train`.
     with contextlib.suppress(Exception):
-        return int(getattr(sys.modules["ray.train"].get_context(), f"get_{what}")())
+        context = sys.modules["ray.train"].get_context()
+        return int(getattr(context, f"get_{name}")())
     return None

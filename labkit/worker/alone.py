@@ -21,15 +21,19 @@ class SoloWatch:
     def __init__(self) -> None:
         self.has_spoken = False
         self.is_on = False  # whether `stepped` is of use: in most loops it is not
-        self._first = self._steps = self._collectives = 0
+        self._first = 0
+        self._steps = 0
+        self._collectives = 0
 
     def begin(self, steps: int) -> None:
-        """The loop has made its first steps: is there a group, and does accelerate see only this process?"""
+        """Look on from here, if there is a group and accelerate sees only this process."""
         if _accelerate_is_alone() and (group_size() or 1) > 1:
-            self.is_on, self._first, self._collectives = True, steps, collectives()
+            self.is_on = True
+            self._first = steps
+            self._collectives = collectives()
 
     def stepped(self, steps: int) -> None:
-        """Another step was made. What is exchanged after the last one, such as a metric, trains nothing."""
+        """Count a step. What is exchanged after the last one, such as a metric, trains nothing."""
         if collectives() != self._collectives:
             self.is_on = False
         self._steps = steps
@@ -49,14 +53,14 @@ class SoloWatch:
 
 
 def _accelerate_is_alone() -> bool:
-    """Whether accelerate, which transformers' `Trainer` uses, has looked and seen one process."""
+    """Return whether accelerate, which transformers' `Trainer` uses, has looked and seen one process."""
     state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
     shared = getattr(state, "_shared_state", None) or {}
     return shared.get("num_processes") == 1
 
 
 def collectives() -> int:
-    """How many collectives the process groups of this process have run, from any code."""
+    """Return how many collectives the process groups of this process have run, from any code."""
     world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     total = 0
     for group in list(world.pg_map) if world is not None else ():

@@ -46,8 +46,10 @@ class Sender:
         message = encode(event)
         if self._pid != os.getpid():
             self._reset()  # forked: the connection and the thread are the parent's
+        if message is None:
+            return
         # A thousand printed lines must not push out the report of an epoch.
-        if message is None or (isinstance(event, Print) and len(self._unsent) > _QUEUE_SIZE // 2):
+        if isinstance(event, Print) and len(self._unsent) > _QUEUE_SIZE // 2:
             return
         self._unsent.append(message)
         if self._wake.empty():
@@ -58,11 +60,12 @@ class Sender:
         self._start()
 
     def flush(self, seconds: float = _FLUSH_TIMEOUT) -> bool:
-        """Send everything and hang up, within `seconds`; whether that was possible."""
+        """Send everything and hang up, within `seconds`; return whether that was possible."""
         self._hurry.set()
         self._wake.put(None)
         self._urgent.put(None)
-        if (thread := self._thread) is not None:
+        thread = self._thread
+        if thread is not None:
             thread.join(seconds)
         self._hurry.clear()
         return self._thread is None and not self._unsent
@@ -79,18 +82,20 @@ class Sender:
 
     def _start(self) -> None:
         # A signal handler may interrupt this and send something itself, so no lock is waited for.
-        if self._starting.acquire(blocking=False):
-            try:
-                if self._thread is None and time.monotonic() >= self._silent_until:
-                    self._thread = threading.Thread(target=self._work, name="labkit-sender", daemon=True)
-                    self._thread.start()
-            finally:
-                self._starting.release()
+        if not self._starting.acquire(blocking=False):
+            return
+        try:
+            if self._thread is None and time.monotonic() >= self._silent_until:
+                self._thread = threading.Thread(target=self._work, name="labkit-sender", daemon=True)
+                self._thread.start()
+        finally:
+            self._starting.release()
 
     def _work(self) -> None:
         """Send until that fails, `flush` asks for the end, or there is nothing to send for a while."""
         # Unlike atexit, this also runs at the end of a process that multiprocessing has forked.
-        at_exit, batch = Finalize(None, self.flush, exitpriority=10), list[bytes]()
+        at_exit = Finalize(None, self.flush, exitpriority=10)
+        batch: list[bytes] = []
         try:
             with contextlib.suppress(queue.Empty), self._address.connected() as deliver:
                 while self._unsent or not self._hurry.is_set():
@@ -98,12 +103,14 @@ class Sender:
                     batch = [self._unsent.popleft() for _ in range(len(self._unsent))]
                     deliver(batch)
                     batch = []
+                    pause = 0 if self._hurry.is_set() else _PAUSE
                     with contextlib.suppress(queue.Empty):
-                        self._urgent.get(timeout=0 if self._hurry.is_set() else _PAUSE)
+                        self._urgent.get(timeout=pause)
         except Exception:
-            # In place: an event that another thread appends meanwhile stays. The newest are kept.
             room = _QUEUE_SIZE - len(self._unsent)
-            self._unsent.extendleft(reversed(batch[len(batch) - room :] if room < len(batch) else batch))
+            newest = batch[max(len(batch) - room, 0) :]
+            # In place: an event that another thread appends meanwhile stays.
+            self._unsent.extendleft(reversed(newest))
             self._silent_until = time.monotonic() + _RETRY_AFTER
         at_exit.cancel()
         self._thread = None
@@ -122,15 +129,22 @@ class Address(NamedTuple):
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[Callable[[list[bytes]], Any]]:
-        """Yields what sends messages."""
+        """Yield a function that sends messages."""
         import zmq
 
         with zmq.Context() as context, context.socket(zmq.PUSH) as push:
-            push.ipv6, push.linger, push.sndhwm = True, _LINGER, 100
+            push.ipv6 = True
+            push.linger = _LINGER
+            push.sndhwm = 100
             push.curve_publickey, push.curve_secretkey = zmq.curve_keypair()
             push.curve_serverkey = self.key.encode()
             push.connect(self.url)
-            yield lambda messages: [push.send(message) for message in messages]
+
+            def deliver(messages: list[bytes]) -> None:
+                for message in messages:
+                    push.send(message)
+
+            yield deliver
 
 
 class Listener:
@@ -147,18 +161,24 @@ class Listener:
     def __init__(self, on_event: Callable[[Event], None], *, host: str = "127.0.0.1") -> None:
         import zmq
 
-        family, *_, (number, *_) = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        addresses = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        family, *_, (ip, *_) = addresses[0]
+        is_ipv6 = family == socket.AF_INET6
         public, secret = zmq.curve_keypair()
-        self._context, self._over = zmq.Context(), threading.Event()
+        self._over = threading.Event()
+        self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PULL)
-        self._socket.ipv6, self._socket.maxmsgsize = family == socket.AF_INET6, MAX_BYTES
-        self._socket.curve_server, self._socket.curve_secretkey = True, secret
+        self._socket.ipv6 = is_ipv6
+        self._socket.maxmsgsize = MAX_BYTES
+        self._socket.curve_server = True
+        self._socket.curve_secretkey = secret
         try:
-            self._socket.bind(f"tcp://{f'[{number}]' if self._socket.ipv6 else number}:*")
+            self._socket.bind(f"tcp://[{ip}]:*" if is_ipv6 else f"tcp://{ip}:*")
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise OSError(error.errno, str(error)) from None
-        self.address = Address(self._socket.last_endpoint.decode().rstrip("\0"), public.decode())
+        endpoint = self._socket.last_endpoint.decode().rstrip("\0")
+        self.address = Address(endpoint, public.decode())
         self._thread = threading.Thread(
             target=self._read, args=[on_event], name="labkit-channel", daemon=True
         )

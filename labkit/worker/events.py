@@ -203,7 +203,7 @@ def encode(event: Event) -> bytes | None:
 
 
 def _plain(value: Any) -> int | float | str:
-    """A scalar of numpy or torch as a number, anything else as text."""
+    """Return a scalar of numpy or torch as a number, anything else as text."""
     for convert in (operator.index, float):
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             return convert(value)
@@ -218,5 +218,5 @@ def decode(message: bytes) -> Event:
     """
     data = json.loads(message)
     kind = KINDS.get(data["kind"], Event)
-    known = {field.name for field in fields(kind)}
-    return kind(**{name: value for name, value in data.items() if name in known})
+    names = {field.name for field in fields(kind)}
+    return kind(**{name: value for name, value in data.items() if name in names})

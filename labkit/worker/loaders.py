@@ -33,11 +33,11 @@ def notes_on(loader: Any, prepared: Any) -> Iterator[str]:
             f"prepare_data_loader makes a plain DataLoader of your {_name(loader)}. To keep it, give it "
             "sampler=DistributedSampler(dataset) yourself: then it builds no new one"
         )
-    changed = [
-        f"{name}={value!r}"
-        for name, usual in _DROPPED.items()
-        if loader.num_workers and (value := getattr(loader, name, usual)) not in (usual, None)
-    ]
+    changed = []
+    for name, default in _DROPPED.items():
+        value = getattr(loader, name, default)
+        if loader.num_workers and value not in (default, None):
+            changed.append(f"{name}={value!r}")
     if changed:
         yield (
             f"prepare_data_loader drops {' and '.join(changed)}. To keep them, give the loader "
@@ -46,8 +46,9 @@ def notes_on(loader: Any, prepared: Any) -> Iterator[str]:
 
 
 def _chooses_rows(loader: Any) -> bool:
-    """Whether a sampler does more than go through all rows, in order or shuffled."""
-    sampler, samplers = loader.sampler, sys.modules["torch.utils.data"]
+    """Return whether a sampler does more than go through all rows, in order or shuffled."""
+    sampler = loader.sampler
+    samplers = sys.modules["torch.utils.data"]
     if type(sampler) is samplers.RandomSampler:
         return sampler.replacement or sampler.num_samples != len(loader.dataset)
     return type(sampler) is not samplers.SequentialSampler

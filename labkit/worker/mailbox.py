@@ -38,7 +38,7 @@ class Box(NamedTuple):
 
 
 def _require_connection() -> None:
-    """Without one, any call of Ray would start a cluster."""
+    """Refuse to go on without a connection: any call of Ray would start a cluster."""
     import ray
 
     if os.getpid() != _PROCESS or not ray.is_initialized():
@@ -55,7 +55,8 @@ class Mailbox:
         # Where this process is, since other nodes may be lost. With `soft` Ray may put it on one of those.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(_keeper())
-        self.address, self._actor = Box(name), actor.options(name=name).remote()
+        self.address = Box(name)
+        self._actor = actor.options(name=name).remote()
         self._over = threading.Event()
         self._thread = threading.Thread(
             target=self._read, args=[on_event], name="labkit-mailbox", daemon=True
@@ -90,7 +91,7 @@ class Mailbox:
 
 
 def _keeper() -> type:
-    """The actor's class. Made in a function, it is pickled by value: its node needs no labkit."""
+    """Return the actor's class. Made in a function, it is pickled by value: its node needs no labkit."""
     kept = _KEPT
 
     class Keeper:

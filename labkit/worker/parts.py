@@ -30,24 +30,30 @@ class StepClocks:
     """Sums of the parts of all steps of one loop, in seconds; `now` is `perf_counter`'s."""
 
     def __init__(self, *, alone: bool) -> None:
-        self.forward = self.backward = self.exchange = self.optimizer = 0.0
-        self.reports = self.evaluating = 0.0  # both are in the rest
+        self.forward = 0.0
+        self.backward = 0.0
+        self.exchange = 0.0
+        self.optimizer = 0.0
+        self.reports = 0.0  # in the rest, …
+        self.evaluating = 0.0  # … as this is
         self.backwards = 0
-        self._alone, self._unseen = alone, ""
+        self._alone = alone
+        self._unseen = ""
         self._looked_for_shards = False
         self._exchanges_in = ""  # "backward" or "gap", which is between it and the step
         self._began: tuple[float, float] | None = None  # of the latest backward: by the wall, and busy
         self._mark = 0.0  # where the latest part ended
         self._drew_at = 0.0  # when the loop asked for its latest batch
         self._evaluates_since = 0.0
-        self._count = self._draws = 0
+        self._count = 0  # of collectives, as a backward began
+        self._draws = 0
         try:
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
         except OSError:  # only Linux has it
             self._file = -1
 
     def queued(self) -> float:
-        """Seconds that this thread has waited for a core, because other threads ran there."""
+        """Return the seconds that this thread has waited for a core, because other threads ran there."""
         if self._file < 0:
             return 0.0
         try:
@@ -57,15 +63,17 @@ class StepClocks:
             return 0.0
 
     def busy(self) -> float:
-        """Seconds in which this thread had work to do, whether it had a core or not."""
+        """Return the seconds in which this thread had work to do, whether it had a core or not."""
         return thread_time() + self.queued()
 
     @property
     def unseen(self) -> str:
-        """Where the parts of a step aren't measured: "on a GPU". Empty if they are."""
+        """The reason why no parts are measured, such as "on a GPU"; empty if they are."""
         if self._unseen or self._exchanges_in:
             return self._unseen
-        return "where no exchange of gradients is seen" if self.backwards else NO_BACKWARD
+        if self.backwards == 0:
+            return NO_BACKWARD
+        return "where no exchange of gradients is seen"
 
     def close(self) -> None:
         """Close the file of the run queue."""
@@ -76,18 +84,23 @@ class StepClocks:
     # -- what the loop does --------------------------------------------------------------------------
 
     def begin_draw(self) -> float:
-        """The loop asks for a batch; return what `end_draw` needs."""
+        """Note that the loop asks for a batch; return what `end_draw` needs."""
         self._draws += 1
-        return 0.0 if self._draws % _EACH else self.busy()
+        if self._draws % _EACH:
+            return 0.0
+        return self.busy()
 
     def end_draw(self, began: float, now: float, busy: float) -> float:
-        """The loop has got a batch; return the seconds in which this thread had work to do, on average."""
+        """Note that the loop has a batch; return the average seconds in which this thread had work to do."""
         self._finish_backward(began)
-        self._drew_at, self._mark = began, now
-        return _EACH * (self.busy() - busy) if busy else 0.0
+        self._drew_at = began
+        self._mark = now
+        if not busy:
+            return 0.0
+        return _EACH * (self.busy() - busy)
 
     def evaluates(self, since: float) -> None:
-        """The loop evaluates the model: it drew a second batch without a step, or called ``eval()``."""
+        """Note that the loop evaluates: it drew a second batch without a step, or called ``eval()``."""
         if not self._evaluates_since:
             self._evaluates_since = since
 
@@ -104,7 +117,8 @@ class StepClocks:
             self.forward += now - self._mark
         if not self._exchanges_in and self.backwards <= _LOOKS:
             self._count = collectives()
-        self._began = now, 0.0 if self._alone else self.busy()
+        busy = 0.0 if self._alone else self.busy()
+        self._began = now, busy
 
     def end_backward(self, now: float) -> None:
         self._look_for_exchange("backward")
@@ -124,33 +138,37 @@ class StepClocks:
         self._finish_backward(now)
         if self._mark:
             self.optimizer += now - self._mark
-        self._mark, self._evaluates_since = now, 0.0
+        self._mark = now
+        self._evaluates_since = 0.0
 
     def report(self, began: float, now: float) -> None:
-        """A report took from `began` to `now`."""
+        """Count a report that took from `began` to `now`."""
         self.end_evaluation(began)
         self.reports += now - began
         self._mark = now
 
     def end_evaluation(self, now: float) -> None:
-        since, self._evaluates_since = self._evaluates_since, 0.0
+        since = self._evaluates_since
+        self._evaluates_since = 0.0
         if since:
             self.evaluating += max(now - since, 0.0)
 
     def _finish_backward(self, now: float) -> None:
-        """The backward that began last is over, if it wasn't already."""
+        """Add up the backward that began last, if that isn't done."""
         if self._began is None:
             return
         began, busy = self._began
-        wall, waited = now - began, 0.0
+        wall = now - began
+        waited = 0.0
         if not self._alone:
             waited = max(wall - (self.busy() - busy), 0.0)
         self.exchange += waited
         self.backward += wall - waited
-        self._began, self._mark = None, now
+        self._began = None
+        self._mark = now
 
     def _look_for_exchange(self, place: str) -> None:
-        """If a collective has run since the backward began, this is where gradients are exchanged."""
+        """Note where gradients are exchanged: here, if a collective has run since the backward began."""
         if not self._exchanges_in and 0 < self.backwards <= _LOOKS and collectives() != self._count:
             self._exchanges_in = place
 

@@ -1,4 +1,4 @@
-"""What a panel's tracker becomes in another process: one that sends its events to the panel's address."""
+"""The tracker of a panel in another process, from which it sends its events to the panel's address."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ _PRINT_WIDTH = 2000  # characters of a printed line that are sent
 
 
 class RemoteTracker(Tracker):
-    """What a panel's tracker becomes when it is pickled into another process; unpickling does nothing.
+    """The tracker that a panel's becomes when it is pickled into another process; unpickling does nothing.
 
     Args:
         run: id of the run that the events belong to.
@@ -43,7 +43,7 @@ class RemoteTracker(Tracker):
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """For the time of a training function: tell the panel of this worker, and send what it prints.
+        """Tell the panel of this worker, and send what its training function prints during the block.
 
         A worker's log is a file, but a learner's ``print`` belongs in the notebook. So does a warning for who
         wrote the function, such as PyTorch's on two shapes that do not fit.
@@ -52,7 +52,8 @@ class RemoteTracker(Tracker):
             yield
             return
         self.emit(Worker(group_size()))
-        before, printed = warnings.showwarning, _Tee(sys.stdout, self)
+        before = warnings.showwarning
+        printed = _Tee(sys.stdout, self)
         try:
             # Ray replaces `print`, but passes text on to a stdout that is not the original one.
             with contextlib.redirect_stdout(printed):
@@ -82,16 +83,18 @@ class RemoteTracker(Tracker):
         """Show a warning, and send rank 0's: the others run the same code, and theirs are in their logs."""
         show(message, category, file, line, *rest)
         # A `DeprecationWarning` is for the authors of a package.
-        if issubclass(category, UserWarning) and self.rank() == 0:
-            text = " ".join(str(message).split())[:_PRINT_WIDTH]
-            self.emit(Print(f"warning: {text} ({Path(file).name}, line {line})"))
+        if not issubclass(category, UserWarning) or self.rank() != 0:
+            return
+        text = " ".join(str(message).split())[:_PRINT_WIDTH]
+        self.emit(Print(f"warning: {text} ({Path(file).name}, line {line})"))
 
 
 class TrackedFunction:
     """A training function with a tracker: where it runs, a panel hears of its beginning, prints and end."""
 
     def __init__(self, function: Callable[..., Any], tracker: Tracker) -> None:
-        self.function, self._tracker = function, tracker
+        self.function = function
+        self._tracker = tracker
         functools.update_wrapper(self, function, updated=())  # its name and signature are asked for
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -109,28 +112,36 @@ class _Tee:
 
     # Not a TextIOBase: that has an `encoding`, a `fileno` and an `isatty` of its own, all of them wrong.
     def __init__(self, stream: Any, owner: Tracker) -> None:
-        self._stream, self._owner, self._part = stream, owner, ""
+        self._stream = stream
+        self._owner = owner
+        self._part = ""  # of a line that has no end yet
 
     def write(self, text: str) -> int:
         self._stream.write(text)
-        *lines, self._part = (self._part + text).split("\n")
+        *lines, part = (self._part + text).split("\n")
         # A progress bar writes over its line for hours and never ends it.
-        self._part = _seen(self._part) + "\r" * self._part.endswith("\r")
-        for line in map(_seen, lines):
-            if line.strip():
-                self._owner.emit(Print(line))
+        self._part = _seen(part)
+        if part.endswith("\r"):
+            self._part += "\r"
+        for line in lines:
+            self._send(line)
         return len(text)
 
     def end(self) -> None:
         """Send the last line, which may have no end: ``print("x", end="")``, a progress bar."""
-        line, self._part = _seen(self._part), ""
-        if line.strip():
-            self._owner.emit(Print(line))
+        line = self._part
+        self._part = ""
+        self._send(line)
+
+    def _send(self, line: str) -> None:
+        seen = _seen(line)
+        if seen.strip():
+            self._owner.emit(Print(seen))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 def _seen(line: str) -> str:
-    """What a terminal shows of a line that was written over with carriage returns, cut to size."""
+    """Return what a terminal shows of a line with carriage returns in it, cut to size."""
     return line.rstrip("\r").rpartition("\r")[2][:_PRINT_WIDTH]

@@ -7,7 +7,7 @@ float, and nothing else. Other values change: a run that resumes, and `Result.fr
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from labkit.errors import BadInput
@@ -45,27 +45,28 @@ class Reports:
 
 
 def _sentence(path: str, value: Any, kept: Any) -> str:
-    what = type(value).__name__ if isinstance(value, (tuple, set, frozenset)) else repr(value)
-    fact = f"the metric {path} is {what} in {_place()}, and Ray's copy of it, as JSON, has {_brief(kept)}"
+    is_collection = isinstance(value, (tuple, set, frozenset))
+    shown = type(value).__name__ if is_collection else repr(value)
+    fact = f"the metric {path} is {shown} in {_place()}, and Ray's copy of it, as JSON, has {_brief(kept)}"
     if kept is None:
         return f"{fact}: a run that resumes finds no number there. Report a large number instead"
     return f"{fact}. Report {_brief(kept)} yourself, so that both are the same"
 
 
 def _brief(value: Any) -> str:
-    """A value as the sentence shows it."""
+    """Return a value as the sentence shows it."""
     text = repr(value)
     return text if len(text) <= 40 else f"a {type(value).__name__}"
 
 
 def _place() -> str:
-    """The line that reports: the innermost one that is neither Ray's nor the lab's."""
+    """Return the line that reports: the innermost one that is neither Ray's nor the lab's."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package not in ("ray", "labkit"):
-            name = frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2]
-            return f"line {frame.f_lineno} of {name}"
+        module = frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] not in ("ray", "labkit"):
+            path = frame.f_code.co_filename.replace("\\", "/")
+            return f"line {frame.f_lineno} of {path.rpartition('/')[2]}"
         frame = frame.f_back
     return "the loop"
 
@@ -90,7 +91,7 @@ def _differences(value: Any, kept: Any, path: str) -> Iterator[tuple[str, Any, A
         for (name, part), (kept_name, kept_part) in zip(value.items(), kept.items(), strict=False):
             if name != kept_name:
                 yield f"{path}, a key of it,".lstrip(", "), name, kept_name
-            yield from _differences(part, kept_part, f"{path}[{name!r}]" if path else repr(name))
+            yield from _differences(part, kept_part, _path_of(name, path))
     elif isinstance(value, list) and isinstance(kept, list):
         for place, (part, kept_part) in enumerate(zip(value, kept, strict=False)):
             yield from _differences(part, kept_part, f"{path}[{place}]")
@@ -109,16 +110,21 @@ def _is_same(value: Any, kept: Any) -> bool:
 
 def refuse_what_json_lacks(metrics: Any) -> None:
     """Refuse metrics of a checkpoint that Ray can't keep: in its controller that ends the run, unnamed."""
-    to_json = getattr(sys.modules.get("pydantic_core"), "to_json", None)
-    if to_json is None or not isinstance(metrics, Mapping) or _is_kept(metrics, to_json):
+    if "pydantic_core" not in sys.modules or not isinstance(metrics, Mapping) or _is_kept(metrics):
         return
     for path, value in _leaves(metrics, ""):
-        if not _is_kept(value, to_json):
-            shape, kind = getattr(value, "shape", None), type(value)
-            package = kind.__module__.partition(".")[0]
-            what = f"{package}.{kind.__name__}" + (f" of shape {tuple(shape)}" if shape else "")
-            fact = f"it is a {what}, and Ray keeps the metrics of a checkpoint as JSON"
+        if not _is_kept(value):
+            fact = f"it is a {_type_of(value)}, and Ray keeps the metrics of a checkpoint as JSON"
             raise BadInput(f"report the metric {path}", fact, _json_fix(path, value))
+
+
+def _type_of(value: Any) -> str:
+    """Return a value's type as the reader knows it: ``numpy.ndarray of shape (3,)``."""
+    cls = type(value)
+    package = cls.__module__.partition(".")[0]
+    name = f"{package}.{cls.__name__}"
+    shape = getattr(value, "shape", None)
+    return f"{name} of shape {tuple(shape)}" if shape else name
 
 
 def _json_fix(path: str, value: Any) -> str:
@@ -130,23 +136,28 @@ def _json_fix(path: str, value: Any) -> str:
     return f"report {{{path}: str(value)}}, or save it in the checkpoint's folder"
 
 
-def _is_kept(value: Any, to_json: Callable) -> bool:
+def _is_kept(value: Any) -> bool:
     try:
-        to_json(value)
+        sys.modules["pydantic_core"].to_json(value)
     except Exception:
         return False
     return True
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The values in nested metrics, each with its names; a key may be what can't be kept."""
+    """Yield the values in nested metrics, each with its names; a key may be what can't be kept."""
     if isinstance(value, Mapping):
         for name, part in value.items():
             if not isinstance(name, str):
                 yield f"{path}{name!r}, a key,".lstrip(), name
-            yield from _leaves(part, f"{path}[{name!r}]" if path else repr(name))
+            yield from _leaves(part, _path_of(name, path))
     elif isinstance(value, (list, tuple, set, frozenset)):
         for place, part in enumerate(value):
             yield from _leaves(part, f"{path}[{place}]")
     else:
         yield path, value
+
+
+def _path_of(name: Any, path: str) -> str:
+    """Return the path of the value `name` in the metrics at `path`."""
+    return f"{path}[{name!r}]" if path else repr(name)

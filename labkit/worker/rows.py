@@ -25,10 +25,11 @@ _AHEAD = 2  # batches that a loader around another one holds: the one that it gi
 def note_index(iterator: Any, index: Any) -> None:
     """Keep how many rows torch's iterator will fetch by `index`: a list of them, or the index of one row."""
     sizes = vars(iterator).setdefault(_SIZES, deque())
-    is_batch = iterator._auto_collation or isinstance(
-        index, list
-    )  # `batch_size=None` may have a batch sampler
-    sizes.append(_length(index) if is_batch else 1)
+    # With `batch_size=None` there may be a batch sampler.
+    if iterator._auto_collation or isinstance(index, list):
+        sizes.append(_length(index))
+    else:
+        sizes.append(1)
 
 
 def forget_indexes(loader: Any) -> None:
@@ -42,15 +43,20 @@ def torch_counter(iterator: Any) -> Counter:
     """Return what counts the rows of a batch that torch's iterator gives next."""
     loader_module = sys.modules["torch.utils.data.dataloader"]
     if not hasattr(iterator, "_dataset_kind"):  # of a subclass that has its own
-        return _unknown
+        return unknown
     if iterator._dataset_kind == loader_module._DatasetKind.Map:
         sizes = vars(iterator).setdefault(_SIZES, deque())
-        return lambda batch: sizes.popleft() if sizes else None
+
+        def count(batch: Any) -> int | None:
+            return sizes.popleft() if sizes else None
+
+        return count
     if not iterator._auto_collation:
         return of_sample
-    fetcher = getattr(iterator, "_dataset_fetcher", None)
-    if fetcher is not None:  # it collates in this process
-        fetcher.collate_fn = counting = Counting(fetcher.collate_fn)
+    fetcher = getattr(iterator, "_dataset_fetcher", None)  # which collates in this process
+    if fetcher is not None:
+        counting = Counting(fetcher.collate_fn)
+        fetcher.collate_fn = counting
         return lambda batch: counting.rows
     if iterator._collate_fn is loader_module.default_collate:
         return of_columns
@@ -73,15 +79,21 @@ class Calibrated:
     """A counter for batches of unknown form, of which the full ones have `size` rows."""
 
     def __init__(self, size: int | None) -> None:
-        self._size = size
+        self._size = size or 0  # no batch fits 0
         self._ruler: Counter | None = None
 
     def __call__(self, batch: Any) -> int | None:
         if self._ruler is None:
-            fitting = (ruler for ruler in _RULERS if self._size and ruler(batch) == self._size)
-            self._ruler = next(fitting, _unknown)
+            self._ruler = self._fitting(batch)
         rows = self._ruler(batch)
-        return rows if rows and self._size and rows <= self._size else None
+        return rows if rows and rows <= self._size else None
+
+    def _fitting(self, batch: Any) -> Counter:
+        """Return the ruler by which a full batch has its size."""
+        for ruler in _RULERS:
+            if ruler(batch) == self._size:
+                return ruler
+        return unknown
 
 
 def wrapped_counter(inner: deque[int | None]) -> Counter:
@@ -103,8 +115,9 @@ def of_columns(batch: Any) -> int | None:
     if isinstance(batch, Mapping):
         return of_columns(next(iter(batch.values()), None))
     if isinstance(batch, (list, tuple)) and batch:
-        is_column = isinstance(batch[0], (str, bytes))  # of texts
-        return len(batch) if is_column else of_columns(batch[0])
+        if isinstance(batch[0], (str, bytes)):  # a column of texts
+            return len(batch)
+        return of_columns(batch[0])
     return _length(batch)  # such as a table of Arrow
 
 
@@ -119,10 +132,13 @@ def of_sample(sample: Any) -> int | None:
     Parts of one row have lengths of their own, and columns of a batch have the same one.
     """
     parts = sample.values() if isinstance(sample, Mapping) else sample
-    parts = parts if isinstance(parts, (list, tuple, type({}.values()))) else ()
-    lengths = [shape[0] for part in parts if (shape := getattr(part, "shape", None))]
-    is_batch = len(lengths) > 1 and len(lengths) == len(parts) and len({*lengths}) == 1 and lengths[0] > 1
-    return None if is_batch else 1
+    if not isinstance(parts, (list, tuple, type({}.values()))):
+        return 1
+    shapes: list[Any] = [getattr(part, "shape", None) for part in parts]
+    if len(shapes) < 2 or not all(shapes):
+        return 1
+    lengths = {shape[0] for shape in shapes}
+    return None if len(lengths) == 1 and lengths.pop() > 1 else 1
 
 
 def _length(rows: Any) -> int | None:
@@ -132,19 +148,27 @@ def _length(rows: Any) -> int | None:
         return None
 
 
-def _unknown(batch: Any) -> None:
+def unknown(batch: Any) -> None:
+    """Return None: the loader tells nothing."""
     return None
 
 
-def _first(batch: Any) -> Any:
+def _of_rows(batch: Any) -> int | None:
+    return None if isinstance(batch, tuple) else _length(batch)  # a tuple has parts, not rows
+
+
+def _of_first_column(batch: Any) -> int | None:
     if isinstance(batch, Mapping):
-        return next(iter(batch.values()), None)
-    return batch[0] if isinstance(batch, (list, tuple)) and batch else None
+        return _length(next(iter(batch.values()), None))
+    if isinstance(batch, (list, tuple)) and batch:
+        return _length(batch[0])
+    return None
 
 
-_RULERS: tuple[Counter, ...] = (
-    of_columns,
-    lambda batch: None if isinstance(batch, tuple) else _length(batch),  # a tuple has parts, not rows
-    lambda batch: _length(_first(batch)),
-    lambda batch: of_columns(batch[-1]) if isinstance(batch, (list, tuple)) and batch else None,
-)
+def _of_last_column(batch: Any) -> int | None:
+    if isinstance(batch, (list, tuple)) and batch:
+        return of_columns(batch[-1])
+    return None
+
+
+_RULERS: tuple[Counter, ...] = (of_columns, _of_rows, _of_first_column, _of_last_column)

@@ -39,13 +39,17 @@ def message_of(error: BaseException) -> str:
 
 
 def _sendable(error: BaseException, *, wrap: bool) -> BaseException:
-    kind, content = type(error), _pickled(error)
-    if content is None or wrap or kind.__module__.partition(".")[0] not in _EVERYWHERE:
-        sent = _stand_in(None if wrap else content, kind.__module__, kind.__qualname__, message_of(error))
-        for note in getattr(error, "__notes__", ()):
-            sent.add_note(note)
-        return sent
-    return error
+    cls = type(error)
+    content = _pickled(error)
+    package = cls.__module__.partition(".")[0]
+    if content is not None and not wrap and package in _EVERYWHERE:
+        return error
+    if wrap:
+        content = None
+    sent = _stand_in(content, cls.__module__, cls.__qualname__, message_of(error))
+    for note in getattr(error, "__notes__", ()):
+        sent.add_note(note)
+    return sent
 
 
 def _pickled(error: BaseException) -> bytes | None:
@@ -68,8 +72,9 @@ def _stand_in(content: bytes | None, module: str, qualname: str, message: str) -
         "__str__": lambda _: message,
         "__reduce__": lambda _: (_received, (content, module, qualname, message)),
     }
-    kind: Any = type(qualname.rpartition(".")[2], (Exception,), attributes)
-    return kind(message)
+    name = qualname.rpartition(".")[2]
+    cls: Any = type(name, (Exception,), attributes)
+    return cls(message)
 
 
 def _received(content: bytes | None, module: str, qualname: str, message: str) -> BaseException:

@@ -13,7 +13,7 @@ class TrialTracker(RemoteTracker):
     """The tracker of a trial. It sends where the time of its steps goes; Tune itself brings the results."""
 
     in_worker = False  # a trial has no ranks
-    trial = ""  # Tune's id of the one that this process runs
+    trial = ""  # Tune's id of the trial that this process runs
 
     def emit(self, event: Event) -> None:
         if isinstance(event, Step):

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.worker.alone import collectives
 from labkit.worker.events import Weights
@@ -30,70 +30,87 @@ _EACH_EPOCH = 16  # looks up to this one; then one in so many epochs
 _COUNTED = 200  # steps whose collectives are counted
 _CHOSEN_WITHIN = 3  # steps
 _SHARDED = ("DTensor", "FlatParameter", "ShardedTensor")
+_WHOLE = ("Parameter", "Tensor")
 _SHARDED_MARKS = ("_fsdp_flattened", "ds_id")  # attributes that FSDP and DeepSpeed set
+
+
+class _Parameter(NamedTuple):
+    name: str
+    tensor: Any
+    is_averaged: bool  # whether a wrapper averages its gradient
 
 
 class WeightsWatch:
     """The looks at the weights of one loop; its methods are called in the thread of that loop."""
 
     def __init__(self) -> None:
-        self.is_on = os.environ.get(VARIABLE, "").strip().lower() not in _OFF
+        setting = os.environ.get(VARIABLE, "")
+        self.is_on = setting.strip().lower() not in _OFF
         self._looks = 0
         self._latest: Weights | None = None  # a look that was not sent yet
         self._optimizers: dict[int, weakref.ref] = {}
         # Models inside of a wrapper, each with the ids of the parameters that are averaged.
         self._wrapped: list[tuple[weakref.ref, set[int]]] = []
         self._syncs_buffers = False  # whether a wrapper sends buffers in each forward pass
-        self._probe: Any = None  # a small parameter, and a copy of it as the latest step left it
-        self._kept: Any = None
-        self._version = -1
+        self._probe: Any = None  # a small parameter, and as the latest step left it, …
+        self._kept: Any = None  # … a copy of it, …
+        self._version = -1  # … or its version
         self._mark = collectives()
-        self._steps = self._backwards = 0  # those whose collectives were counted
-        # Backwards and steps with a collective in the forward pass, for the gradients, and after the step.
-        self._crossed = self._exchanged = self._gathered = 0
-        self._exchanges = self._has_stepped = False
+        # Those whose collectives were counted.
+        self._steps = 0
+        self._backwards = 0
+        self._crossed = 0  # backwards with a collective in the forward pass
+        self._exchanged = 0  # steps with a collective for the gradients
+        self._gathered = 0  # steps with a collective after them
+        self._exchanges = False  # whether the step that comes is one of `_exchanged`
+        self._has_stepped = False  # whether the loop has drawn no batch since its step
         self._is_whole = True  # whether each backward began at one number
         self._rewritten = False  # whether weights have changed between two steps
 
     # -- what the loop does --------------------------------------------------------------------------
 
     def wraps(self, wrapper: Any) -> None:
-        """`DistributedDataParallel` has wrapped a model."""
-        averaged = {id(part) for part in wrapper.module.parameters() if part.requires_grad}
-        self._wrapped.append((weakref.ref(wrapper.module), averaged))
+        """Note that `DistributedDataParallel` has wrapped a model."""
+        model = wrapper.module
+        averaged = {id(tensor) for tensor in model.parameters() if tensor.requires_grad}
+        self._wrapped.append((weakref.ref(model), averaged))
         self._syncs_buffers = self._syncs_buffers or wrapper.will_sync_module_buffers()
 
     def drew(self) -> None:
-        """The loop has got a batch. What was exchanged since the step isn't part of a forward pass."""
-        if self._counts and self._has_stepped:
-            self._gathered += self._since() > 0
-            self._has_stepped = False
+        """Note that the loop has a batch: what was exchanged before isn't part of a forward pass."""
+        if not self._counts or not self._has_stepped:
+            return
+        if self._has_exchanged():
+            self._gathered += 1
+        self._has_stepped = False
 
     def begin_backward(self, loss: Any) -> None:
         if self._counts:
             self._backwards += 1
-            self._crossed += self._since() > 0
+            if self._has_exchanged():
+                self._crossed += 1
             self._is_whole = self._is_whole and loss.numel() == 1
 
     def end_backward(self) -> None:
         if self._counts:
-            self._exchanges = self._since() > 0 or self._exchanges
+            self._exchanges = self._has_exchanged() or self._exchanges
 
     def before_step(self, optimizer: Any) -> None:
-        known = self._optimizers.get(id(optimizer))
-        if known is None or known() is not optimizer:  # the id of one that is gone is used again
+        reference = self._optimizers.get(id(optimizer))
+        if reference is None or reference() is not optimizer:  # the id of one that is gone is used again
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         if self._counts:
-            self._exchanges = self._since() > 0 or self._exchanges
+            self._exchanges = self._has_exchanged() or self._exchanges
         if self._probe is not None and not self._rewritten:
             self._rewritten = self._has_changed()
 
     def after_step(self) -> None:
         if self._counts:
             self._steps += 1
-            # Some optimizers exchange in their step.
-            self._exchanged += self._since() > 0 or self._exchanges
-            self._exchanges, self._has_stepped = False, True
+            if self._has_exchanged() or self._exchanges:  # some optimizers exchange in their step
+                self._exchanged += 1
+            self._exchanges = False
+            self._has_stepped = True
         if self._probe is None and self._steps <= _CHOSEN_WITHIN:
             self._choose_probe()
         if self._probe is not None:
@@ -106,18 +123,20 @@ class WeightsWatch:
         number = self._looks
         self._looks += 1
         self._latest = None
-        if not self.is_on or (number > _EACH_EPOCH and number % _EACH_EPOCH):
+        is_due = number <= _EACH_EPOCH or number % _EACH_EPOCH == 0
+        if not self.is_on or not is_due:
             return
         parameters = list(self._parameters())
-        if not self.is_on or not parameters or _is_capturing():
+        if not self.is_on or not parameters or is_capturing():
             return
-        tensors = [part.detach() for _, part, _ in parameters]
-        norms = _norms([*tensors, *(_gradient(part) for _, part, _ in parameters)])
+        tensors = [part.tensor.detach() for part in parameters]
+        gradients = [_gradient(part.tensor) for part in parameters]
+        norms = _norms(tensors + gradients)
         self._latest = Weights(
             number=number,
             steps=steps,
-            names=[name for name, _, _ in parameters],
-            averaged=[is_averaged for _, _, is_averaged in parameters],
+            names=[part.name for part in parameters],
+            averaged=[part.is_averaged for part in parameters],
             weights=norms[: len(tensors)],
             gradients=norms[len(tensors) :],
         )
@@ -140,12 +159,15 @@ class WeightsWatch:
 
     def _with_gradients(self, look: Weights) -> Weights:
         parameters = list(self._parameters())
-        if not self.is_on or [name for name, _, _ in parameters] != look.names:
+        names = [part.name for part in parameters]
+        if not self.is_on or names != look.names:
             return look
-        return replace(look, gradients=_norms([_gradient(part) for _, part, _ in parameters]))
+        gradients = [_gradient(part.tensor) for part in parameters]
+        return replace(look, gradients=_norms(gradients))
 
     def _to_send(self, *, last: bool) -> Weights | None:
-        look, self._latest = self._latest, None
+        look = self._latest
+        self._latest = None
         if look is None:
             return None
         return replace(
@@ -159,33 +181,36 @@ class WeightsWatch:
             syncs_buffers=self._syncs_buffers,
         )
 
-    def _parameters(self) -> Iterator[tuple[str, Any, bool]]:
-        """The name or shape of each parameter, the parameter, and whether a wrapper averages it.
-
-        Those of wrapped models come first, then what else is in an optimizer.
-        """
+    def _parameters(self) -> Iterator[_Parameter]:
+        """Yield the parameters that can be compared; end the watch at one that can't."""
         seen = set[int]()
-        wrapped = [
-            (name, part, id(part) in averaged)
-            for model, averaged in self._wrapped
-            for name, part in _named(model())
-        ]
-        for name, part, is_averaged in [*wrapped, *((name, part, False) for name, part in self._stepped())]:
-            if id(part) in seen:
+        for name, tensor, is_averaged in self._all_parameters():
+            if id(tensor) in seen:
                 continue
-            seen.add(id(part))
-            if _is_in_parts(part):
+            seen.add(id(tensor))
+            if _is_in_parts(tensor):
                 self.is_on = False
-            elif type(part).__name__ in ("Parameter", "Tensor") and part.is_floating_point():
-                yield name or f"a tensor of shape {tuple(part.shape)}", part, is_averaged
+            elif type(tensor).__name__ in _WHOLE and tensor.is_floating_point():
+                name = name or f"a tensor of shape {tuple(tensor.shape)}"
+                yield _Parameter(name, tensor, is_averaged)
 
-    def _stepped(self) -> Iterator[tuple[str, Any]]:
-        """The parameters of all optimizers that have made a step; a name only if the optimizer has it."""
+    def _all_parameters(self) -> Iterator[_Parameter]:
+        """Yield the parameters of wrapped models, and then of all optimizers that have made a step."""
+        for reference, averaged in self._wrapped:
+            model = reference()
+            if model is None:
+                continue
+            for name, tensor in model.named_parameters():
+                yield _Parameter(name, tensor, id(tensor) in averaged)
         for reference in self._optimizers.values():
             optimizer = reference()
-            for group in optimizer.param_groups if optimizer is not None else ():
-                names = group.get("param_names") or [""] * len(group["params"])
-                yield from zip(names, group["params"], strict=True)
+            if optimizer is None:
+                continue
+            for group in optimizer.param_groups:
+                tensors = group["params"]
+                names = group.get("param_names") or [""] * len(tensors)  # some optimizers have them
+                for name, tensor in zip(names, tensors, strict=True):
+                    yield _Parameter(name, tensor, False)
 
     # -- inside --------------------------------------------------------------------------------------
 
@@ -193,17 +218,18 @@ class WeightsWatch:
     def _counts(self) -> bool:
         return self._steps < _COUNTED
 
-    def _since(self) -> int:
-        """How many collectives were run since the last call."""
+    def _has_exchanged(self) -> bool:
+        """Return whether collectives were run since the last call."""
         before = self._mark
         self._mark = collectives()
-        return self._mark - before
+        return self._mark > before
 
     def _choose_probe(self) -> None:
         """Choose the smallest parameter that is trained: often the bias of the last layer."""
-        trained = [part for _, part, _ in self._parameters() if part.grad is not None]
+        tensors = [part.tensor for part in self._parameters()]
+        trained = [tensor for tensor in reversed(tensors) if tensor.grad is not None]
         if self.is_on and trained:
-            self._probe = min(reversed(trained), key=lambda part: part.numel())
+            self._probe = min(trained, key=lambda tensor: tensor.numel())
 
     def _keep(self) -> None:
         if self._probe.device.type != "cpu":  # to compare values would cost kernels
@@ -216,30 +242,29 @@ class WeightsWatch:
     def _has_changed(self) -> bool:
         if self._kept is None:
             return self._probe._version != self._version
-        return not sys.modules["torch"].equal(self._probe.detach(), self._kept)
+        torch = sys.modules["torch"]
+        return not torch.equal(self._probe.detach(), self._kept)
 
 
-def _named(model: Any) -> list[tuple[str, Any]]:
-    return [] if model is None else list(model.named_parameters())
-
-
-def _is_in_parts(part: Any) -> bool:
-    """Whether this rank holds only a part of a parameter, or nothing of it yet."""
-    kinds = {kind.__name__ for kind in type(part).__mro__}
-    return (
-        not kinds.isdisjoint(_SHARDED) or part.is_meta or any(hasattr(part, mark) for mark in _SHARDED_MARKS)
-    )
+def _is_in_parts(tensor: Any) -> bool:
+    """Return whether this rank holds only a part of a parameter, or nothing of it yet."""
+    if tensor.is_meta:
+        return True
+    if any(hasattr(tensor, mark) for mark in _SHARDED_MARKS):
+        return True
+    return any(cls.__name__ in _SHARDED for cls in type(tensor).__mro__)
 
 
 def _gradient(tensor: Any) -> Any:
+    torch = sys.modules["torch"]
     gradient = tensor.grad
-    if gradient is None or gradient.layout is not sys.modules["torch"].strided:
+    if gradient is None or gradient.layout is not torch.strided:
         return None
     return gradient.detach()
 
 
 def _norms(tensors: list[Any]) -> list[float | None]:
-    """The norm of each tensor in float64, None for what is no tensor or not finite; one wait for a device."""
+    """Return the norm of each tensor in float64, with one wait for a device; None for None or infinity."""
     torch = sys.modules["torch"]
     norms: list[float | None] = [None] * len(tensors)
     by_device: dict[Any, list[int]] = {}
@@ -249,12 +274,14 @@ def _norms(tensors: list[Any]) -> list[float | None]:
     with torch.no_grad():
         for places in by_device.values():
             each = [torch.linalg.vector_norm(tensors[place], dtype=torch.float64) for place in places]
-            for place, norm in zip(places, torch.stack(each).tolist(), strict=True):
-                norms[place] = norm if isfinite(norm) else None
+            values = torch.stack(each).tolist()
+            for place, norm in zip(places, values, strict=True):
+                if isfinite(norm):
+                    norms[place] = norm
     return norms
 
 
-def _is_capturing() -> bool:
-    """Whether a CUDA graph is captured: to read a number would spoil that."""
-    cuda = sys.modules["torch"].cuda
-    return cuda.is_initialized() and cuda.is_current_stream_capturing()
+def is_capturing() -> bool:
+    """Return whether a CUDA graph is captured: to read a number would spoil that."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
