@@ -63,31 +63,39 @@ def start(node_types: Mapping[str, Mapping[str, Any]], *, idle_timeout_minutes: 
 
     attempt = "start a cluster that scales by itself"
     if _HEAD_TYPE not in node_types:
-        fact = f"no node type is called {_HEAD_TYPE!r}, and the provider calls its head so"
-        fix = f"add {{{_HEAD_TYPE!r}: {{'resources': {{'CPU': 1}}, 'max_workers': 0}}}}"
-        raise BadInput(attempt, fact, fix)
+        raise BadInput(
+            attempt,
+            f"no node type is called {_HEAD_TYPE!r}, and the provider calls its head so",
+            f"add {{{_HEAD_TYPE!r}: {{'resources': {{'CPU': 1}}, 'max_workers': 0}}}}",
+        )
     stop()
-    settings = Settings.from_env()
-    lab = Lab(settings.make_home())
+    lab = Lab(Settings.from_env().make_home())
     folder = lab.home / _GROUP
     folder.mkdir(exist_ok=True)
-    token, log = folder / "scaling-token", folder / "head.log"
+    token = folder / "scaling-token"
     private_file(token, secrets.token_hex(32))
-    address, port = ray.util.get_node_ip_address(), free_port()
-    scaling = configuration(f"{address}:{port}", node_types, idle_timeout_minutes)
-    (folder / "scaling.json").write_text(json.dumps(scaling))
+    port = free_port()
+    address = f"{ray.util.get_node_ip_address()}:{port}"
+    scaling = folder / "scaling.json"
+    scaling.write_text(json.dumps(configuration(address, node_types, idle_timeout_minutes)))
+    log = folder / "head.log"
     log.unlink(missing_ok=True)
-    command = _command(port, int(node_types[_HEAD_TYPE]["resources"]["CPU"]), folder / "scaling.json")
+    cpus = int(node_types[_HEAD_TYPE]["resources"]["CPU"])
+    command = _command(port, cpus, scaling)
     lab.use(_GROUP)
     head = lab.start(command, group=_GROUP, log=log, env=_environment(token))
     deadline = time.monotonic() + _START_SECONDS
     while "Ray runtime started" not in log.read_text():
         if head.status() is not None or time.monotonic() > deadline:
-            fact = log.read_text()[-500:] or f"it said nothing for {_START_SECONDS} s"
+            printed = log.read_text()[-500:]
             stop()
-            raise NotReachable(attempt, fact, "run the cell again")
+            raise NotReachable(
+                attempt,
+                printed or f"it said nothing for {_START_SECONDS} s",
+                "run the cell again",
+            )
         time.sleep(0.5)
-    return connect(f"{address}:{port}", token_file=token)
+    return connect(address, token_file=token)
 
 
 def stop() -> None:
@@ -111,9 +119,11 @@ def configuration(address: str, node_types: Mapping[str, Mapping[str, Any]], idl
     return {
         "cluster_name": "fake",
         "provider": provider,
-        "available_node_types": {name: {"node_config": {}, **kind} for name, kind in node_types.items()},
+        "available_node_types": {
+            name: {"node_config": {}, **node_type} for name, node_type in node_types.items()
+        },
         "head_node_type": _HEAD_TYPE,
-        "max_workers": sum(kind["max_workers"] for kind in node_types.values()),
+        "max_workers": sum(node_type["max_workers"] for node_type in node_types.values()),
         "idle_timeout_minutes": idle,
         "upscaling_speed": 1.0,
         "file_mounts_sync_continuously": False,
@@ -125,10 +135,19 @@ def configuration(address: str, node_types: Mapping[str, Mapping[str, Any]], idl
 
 def _command(port: int, cpus: int, configuration: Path) -> list[str]:
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"]
-    command += [f"--port={port}", f"--num-cpus={cpus}", f"--autoscaling-config={configuration}"]
+    command += [
+        f"--port={port}",
+        f"--num-cpus={cpus}",
+        f"--autoscaling-config={configuration}",
+    ]
     command += [f"--{name}-port={free_port()}" for name in _PORTS]
     command += [f"--temp-dir={tempfile.mkdtemp(prefix='ray-')}"]  # a short path, for its sockets
-    return [*command, "--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=100000000"]
+    return [
+        *command,
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+        "--object-store-memory=100000000",
+    ]
 
 
 def _environment(token: Path) -> dict[str, str]:

@@ -27,7 +27,14 @@ from labkit.local.lab import Lab
 from labkit.panel.panel import Panel
 from labkit.settings import Settings
 
-__all__ = ["Fault", "drain_node", "freeze_rank", "kill_controller", "kill_rank", "slow_rank"]
+__all__ = [
+    "Fault",
+    "drain_node",
+    "freeze_rank",
+    "kill_controller",
+    "kill_rank",
+    "slow_rank",
+]
 
 _EVERY = 0.02  # seconds between two looks
 _PERIOD = 0.1  # seconds in which a slowed process runs once and stops once
@@ -62,8 +69,11 @@ class Fault:
         elif not isinstance(panel, Panel):
             fact = f"{panel!r} has no epochs and no ranks"
         if fact:
-            fix = "make a new one; during a sweep or a pipeline, call its now() in a thread of its own"
-            raise BadInput(f"arm the fault {self.name!r}", fact, fix)
+            raise BadInput(
+                f"arm the fault {self.name!r}",
+                fact,
+                "make a new one; during a sweep or a pipeline, call its now() in a thread of its own",
+            )
         return self._arm(panel, (epoch, step))
 
     def now(self) -> Self:
@@ -74,7 +84,12 @@ class Fault:
         self.outcome = "armed"
         self._panel = panel
         # In a thread of its own, because fit() keeps the cell's.
-        self._thread = threading.Thread(target=self._run, args=[moment], name="labkit-fault", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run,
+            args=[moment],
+            name="labkit-fault",
+            daemon=True,
+        )
         self._thread.start()
         return self
 
@@ -85,7 +100,10 @@ class Fault:
         return self
 
     def __repr__(self) -> str:
-        return "\n  ".join([f"{self.name}: {self.outcome}", *map(": ".join, self._rows())])
+        lines = [f"{self.name}: {self.outcome}"]
+        for name, text in self._rows():
+            lines.append(f"{name}: {text}")
+        return "\n  ".join(lines)
 
     def _repr_html_(self) -> str:
         colour = {"made": "ok", "armed": "dim"}.get(self.outcome, "wait")
@@ -134,13 +152,13 @@ class Fault:
     def _follow(self, action: _Action) -> None:
         """Make the fault, and look until it is undone and rank 0 makes steps again, or the run is over."""
         before = self._position()
-        self.moment = before and before[1:]
-        state = self._panel.state if self._panel is not None else None
-        if state is None:
+        self.moment = None if before is None else before[1:]
+        if self._panel is None:
             self._do(action)
             for _ in action:
                 time.sleep(_EVERY)
             return
+        state = self._panel.state
         failures = len(state.failures)
         repeated = state.repeated
         self._do(action)
@@ -155,11 +173,13 @@ class Fault:
             position = self._position()
             has_moved = position is not None and position != before
             is_new_process = bool(position and before and position[0] != before[0])
-            if self.noticed is None and (is_new_process or len(state.failures) > failures):
+            has_failed = len(state.failures) > failures
+            if self.noticed is None and (is_new_process or has_failed):
                 self.noticed = now - made
             if is_new_process:
                 # Steps from before a kill may arrive late, so the time since the latest of them says little.
-                self.standstill = now - (made if self.kills else moved)
+                stopped = made if self.kills else moved
+                self.standstill = now - stopped
                 self.repeated = state.repeated - repeated
                 steps = _STEPS_AGAIN
             elif has_moved and self.noticed is None and not self.kills:
@@ -195,7 +215,11 @@ def freeze_rank(rank: int, *, seconds: float = 3.0) -> Fault:
 def slow_rank(rank: int, *, share: float = 0.5, seconds: float = 5.0) -> Fault:
     """Let one rank run for a `share` (0 to 1) of the time only: a straggler, for which all others wait."""
     if not 0 < share < 1:
-        raise BadInput(f"slow rank {rank} down", f"share is {share!r}", "pass a number between 0 and 1")
+        raise BadInput(
+            f"slow rank {rank} down",
+            f"share is {share!r}",
+            "pass a number between 0 and 1",
+        )
     return freeze(f"slow rank {rank} down", lambda panel: _rank(panel, rank), seconds, share)
 
 
@@ -216,13 +240,25 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
         lab = cluster.current()
         ids = [node.id for node in lab.nodes if node.name == name] if lab is not None else []
         if lab is None or not ids:
-            raise BadInput(f"drain {name}", "Ray does not list it", "see lab.nodes for those that live")
+            raise BadInput(
+                f"drain {name}",
+                "Ray does not list it",
+                "see lab.nodes for those that live",
+            )
         ends = int((time.time() + deadline) * 1000)
         client = GcsClient(address=lab.address)
-        accepted, reason = client.drain_node(ids[0], DRAIN_NODE_REASON_PREEMPTION, "course.faults", ends)
+        accepted, reason = client.drain_node(
+            ids[0],
+            DRAIN_NODE_REASON_PREEMPTION,
+            "course.faults",
+            ends,
+        )
         if not accepted:
-            fix = "see the head's logs, in lab.log_dir"
-            raise NotReachable(f"drain {name}", f"Ray refused: {reason}", fix)
+            raise NotReachable(
+                f"drain {name}",
+                f"Ray refused: {reason}",
+                "see the head's logs, in lab.log_dir",
+            )
         yield f"a preemption notice: {deadline:g} s left"
         yield from _ticks(deadline)
 
@@ -257,8 +293,10 @@ def freeze(name: str, victims: _Victims, seconds: float, share: float = 0.0) -> 
     def act(panel: Panel | None) -> _Action:
         frozen = victims(panel)
         try:
-            partly = f", which runs {share:.0%} of it" if share else ""
-            yield f"SIGSTOP to {_send(frozen, signal.SIGSTOP)} for {seconds:g} s{partly}"
+            did = f"SIGSTOP to {_send(frozen, signal.SIGSTOP)} for {seconds:g} s"
+            if share:
+                did += f", which runs {share:.0%} of it"
+            yield did
             for tick in _ticks(seconds):
                 if share:
                     _send(frozen, signal.SIGCONT)
@@ -288,25 +326,35 @@ def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
     if panel is None:
         raise BadInput(f"touch rank {rank}", "no run was named", "arm it with fault.at(panel)")
     workers = panel.state.workers
+    processes = []
     worker = workers.get(rank)
     if worker is not None:
-        # On another machine, the same pid is another process.
-        members = [
-            member for member in running(panel) if (member.pid, member.node) == (worker.pid, worker.node)
-        ]
-        if members:
-            return [member.process for member in members]
-    ranks = ", ".join(f"{number} on {worker.node}" for number, worker in sorted(workers.items()))
-    fact = f"the lab has started no process of it on this machine; this run has the ranks {ranks}"
-    raise BadInput(f"touch rank {rank}", fact, "name one that runs here, on a cluster of cluster.start()")
+        for member in running(panel):
+            # On another machine, the same pid is another process.
+            if member.pid == worker.pid and member.node == worker.node:
+                processes.append(member.process)
+    if processes:
+        return processes
+    ranks = [f"{number} on {worker.node}" for number, worker in sorted(workers.items())]
+    raise BadInput(
+        f"touch rank {rank}",
+        f"the lab has started no process of it on this machine; this run has the ranks {', '.join(ranks)}",
+        "name one that runs here, on a cluster of cluster.start()",
+    )
 
 
 def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
     """List all processes of a node that the lab has started, and that is not the head."""
     others = {member.node for member in running(panel)} - {"", "head"}
     if name not in others:
-        fact = "the cluster would end" if name == "head" else "the lab has started no such node"
-        raise BadInput(f"touch {name}", fact, f"name one of {', '.join(sorted(others))}, or lab.add_node()")
+        fact = "the lab has started no such node"
+        if name == "head":
+            fact = "the cluster would end"
+        raise BadInput(
+            f"touch {name}",
+            fact,
+            f"name one of {', '.join(sorted(others))}, or lab.add_node()",
+        )
     return [member.process for member in running(panel, node=name)]
 
 
@@ -315,4 +363,6 @@ def _send(processes: list[psutil.Process], number: int) -> str:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
             process.send_signal(number)
-    return f"process {processes[0].pid}" if len(processes) == 1 else f"{len(processes)} processes"
+    if len(processes) == 1:
+        return f"process {processes[0].pid}"
+    return f"{len(processes)} processes"

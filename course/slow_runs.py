@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 __all__ = ["CASES", "Case", "train_loop"]
 
-_STEPS, _BATCH = 45, 64
+_STEPS = 45
+_BATCH = 64
 _LATE = 0.03  # seconds that a fault adds to each step
 
 
@@ -26,7 +27,11 @@ class Case(NamedTuple):
     rank: int | None
 
 
-CASES = {"A": Case("data", 0), "B": Case("slow rank", 1), "C": Case("exchange", None)}
+CASES = {
+    "A": Case("data", 0),
+    "B": Case("slow rank", 1),
+    "C": Case("exchange", None),
+}
 
 
 class _Rows:
@@ -35,7 +40,8 @@ class _Rows:
     def __init__(self, rows: int, seconds: float) -> None:
         import torch
 
-        self._rows, self._seconds = torch.rand(rows, 1024), seconds
+        self._rows = torch.rand(rows, 1024)
+        self._seconds = seconds
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -70,10 +76,16 @@ def train_loop(config: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     cause, slow_rank = CASES[config["case"]]
     is_slow = ray.train.get_context().get_world_rank() == slow_rank
-    late = _LATE / _BATCH if cause == "data" and is_slow else 0.0
+    late = 0.0
+    if cause == "data" and is_slow:
+        late = _LATE / _BATCH
     loader = DataLoader(_Rows(_STEPS * _BATCH, late), batch_size=_BATCH)
-    layers = [torch.nn.Linear(1024, 128), torch.nn.ReLU(), torch.nn.Linear(128, 1)]
-    model = prepare_model(torch.nn.Sequential(*layers))
+    network = torch.nn.Sequential(
+        torch.nn.Linear(1024, 128),
+        torch.nn.ReLU(),
+        torch.nn.Linear(128, 1),
+    )
+    model = prepare_model(network)
     if cause == "exchange":
         model.register_comm_hook(None, lambda _, bucket: _on_a_slow_network(bucket))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)

@@ -21,7 +21,10 @@ from labkit.settings import Settings
 _WITHIN = 30.0  # seconds for all nodes; the first task of a node starts a Python there
 _MOST_NODES = 32  # that are asked
 
-_VERDICTS = ("What the lab starts can run there", "Something is missing for a run there")
+_VERDICTS = (
+    "What the lab starts can run there",
+    "Something is missing for a run there",
+)
 
 Answers = list[tuple[str, dict[str, Any]]]  # a node's address, and what it says of itself or its task raised
 
@@ -36,11 +39,13 @@ def check(address: str, *, token_file: Path | str | None = None) -> Diagnosis:
     try:
         there = cluster.connect(address, token_file=token_file)
     except LabError as error:
-        return Diagnosis((Finding("connection", False, error.fact, error.fix, blocking=True),), *_VERDICTS)
+        refused = Finding("connection", False, error.fact, error.fix, blocking=True)
+        return Diagnosis((refused,), *_VERDICTS)
     try:
         took = time.monotonic() - began
         text = f"{there.address} answered in {took:.1f} s, with this machine's Ray and Python"
-        return Diagnosis((Finding("connection", True, text), *_look(there)), *_VERDICTS)
+        connected = Finding("connection", True, text)
+        return Diagnosis((connected, *_look(there)), *_VERDICTS)
     finally:
         there.stop()  # which only disconnects: the lab did not start it
 
@@ -52,18 +57,28 @@ def _look(there: cluster.Cluster) -> Iterator[Finding]:
     nodes = there.nodes
     free = ray.available_resources()
     total = ray.cluster_resources()
-    text = f"{plural(len(nodes), 'node')}; {free.get('CPU', 0):g} of {total.get('CPU', 0):g} CPUs are free"
-    fix = "wait for the jobs that run there (`ray list jobs`), or let its autoscaler add nodes"
-    yield Finding("room", free.get("CPU", 0) >= 1, text, fix)
+    free_cpus = free.get("CPU", 0)
+    yield Finding(
+        "room",
+        free_cpus >= 1,
+        f"{plural(len(nodes), 'node')}; {free_cpus:g} of {total.get('CPU', 0):g} CPUs are free",
+        "wait for the jobs that run there (`ray list jobs`), or let its autoscaler add nodes",
+    )
     with tempfile.NamedTemporaryFile(dir=settings.make_home()) as file:
         answers = _ask(nodes[:_MOST_NODES], file.name, settings.s3_endpoint)
     yield from compare(answers, settings, _probe()("", settings.s3_endpoint))
     gpus = total.get("GPU", 0)
-    if gpus:
-        text = f"{free.get('GPU', 0):g} of {gpus:g} are free"
-        text += "" if settings.use_gpu else "; the lessons don't use them"
-        fix = "export LABKIT_GPU=1, and LABKIT_WORKERS to the number of workers"
-        yield Finding("GPUs", settings.use_gpu, text, fix)
+    if not gpus:
+        return
+    text = f"{free.get('GPU', 0):g} of {gpus:g} are free"
+    if not settings.use_gpu:
+        text += "; the lessons don't use them"
+    yield Finding(
+        "GPUs",
+        settings.use_gpu,
+        text,
+        "export LABKIT_GPU=1, and LABKIT_WORKERS to the number of workers",
+    )
 
 
 def _ask(nodes: list[Node], *arguments: Any) -> Answers:
@@ -71,7 +86,10 @@ def _ask(nodes: list[Node], *arguments: Any) -> Answers:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
     task = ray.remote(num_cpus=0, max_retries=0)(_probe())
-    refs = [task.options(scheduling_strategy=On(node.id, soft=False)).remote(*arguments) for node in nodes]
+    refs = []
+    for node in nodes:
+        on_node = task.options(scheduling_strategy=On(node.id, soft=False))
+        refs.append(on_node.remote(*arguments))
     answers: Answers = []
     end = time.monotonic() + _WITHIN
     for node, ref in zip(nodes, refs, strict=True):
@@ -100,7 +118,11 @@ def _probe() -> Callable[[str, str | None], dict[str, Any]]:
             torch = metadata.version("torch").partition("+")[0]
         except metadata.PackageNotFoundError:
             torch = "no torch"
-        return {"torch": torch, "home": os.path.exists(file), "store": problem(store) if store else ""}
+        return {
+            "torch": torch,
+            "home": os.path.exists(file),
+            "store": problem(store) if store else "",
+        }
 
     def problem(endpoint: str) -> str:
         """Return why a signed request fails; "" if it doesn't."""
@@ -121,26 +143,50 @@ def _probe() -> Callable[[str, str | None], dict[str, Any]]:
 def compare(answers: Answers, settings: Settings, here: dict[str, Any]) -> Iterator[Finding]:
     """Compare the nodes' answers with this machine's (`here`)."""
     silent = [(node, answer["raised"]) for node, answer in answers if "raised" in answer]
-    fix = "look at that node: `ray status` on the head, and its logs in /tmp/ray/session_latest/logs"
-    yield _on_nodes("nodes", "answered a task", answers, silent, fix, blocking=True)
+    yield _on_nodes(
+        "nodes",
+        "answered a task",
+        answers,
+        silent,
+        "look at that node: `ray status` on the head, and its logs in /tmp/ray/session_latest/logs",
+        blocking=True,
+    )
     answers = [(node, answer) for node, answer in answers if "raised" not in answer]
     others = [(node, answer["torch"]) for node, answer in answers if answer["torch"] != here["torch"]]
-    fix = "install the same version on all nodes: pip install -c constraints.txt torch"
-    yield _on_nodes("torch", f"have {here['torch']}, as here", answers, others, fix)
+    yield _on_nodes(
+        "torch",
+        f"have {here['torch']}, as here",
+        answers,
+        others,
+        "install the same version on all nodes: pip install -c constraints.txt torch",
+    )
     # Lesson 05 and checks keep in the home what workers write.
     others = [(node, "") for node, answer in answers if not answer["home"]]
-    fix = "export LABKIT_HOME=/a/folder/on/a/disk/that/all/nodes/share"
-    yield _on_nodes("home", f"see the folder {settings.home}", answers, others, fix)
+    yield _on_nodes(
+        "home",
+        f"see the folder {settings.home}",
+        answers,
+        others,
+        "export LABKIT_HOME=/a/folder/on/a/disk/that/all/nodes/share",
+    )
     if settings.s3_endpoint is None:
-        text = "the lab's own store listens on this machine alone, and other nodes can't reach it"
-        fix = "export LABKIT_S3_ENDPOINT=https://host:9000 (and its keys), or pass a bucket as storage_path"
-        yield Finding("object store", len({node for node, _ in answers}) <= 1, text, fix)
+        yield Finding(
+            "object store",
+            len({node for node, _ in answers}) <= 1,
+            "the lab's own store listens on this machine alone, and other nodes can't reach it",
+            "export LABKIT_S3_ENDPOINT=https://host:9000 (and its keys), or pass a bucket as storage_path",
+        )
         return
     answers = [*answers, ("this machine", here)]
     others = [(node, answer["store"]) for node, answer in answers if answer["store"]]
-    fix = "on every node: pip install s3fs, LABKIT_S3_ACCESS_KEY and _SECRET_KEY before its `ray start`, and "
-    fix += "a network in which that name and port answer"
-    yield _on_nodes("object store", "can use it", answers, others, fix)
+    yield _on_nodes(
+        "object store",
+        "can use it",
+        answers,
+        others,
+        "on every node: pip install s3fs, LABKIT_S3_ACCESS_KEY and _SECRET_KEY before its `ray start`, and "
+        "a network in which that name and port answer",
+    )
 
 
 def _on_nodes(

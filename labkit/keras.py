@@ -24,11 +24,16 @@ def _callback_class() -> type:
     # With TF_USE_LEGACY_KERAS, `tensorflow.keras` is Keras 2. On torch and JAX there may be no TensorFlow.
     is_legacy = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
     try:
-        keras = importlib.import_module("tensorflow").keras if is_legacy else importlib.import_module("keras")
+        if is_legacy:
+            keras = importlib.import_module("tensorflow").keras
+        else:
+            keras = importlib.import_module("keras")
     except ModuleNotFoundError as error:
-        fact = f"Keras can't be imported here: {error}"
-        fix = 'pip install keras, and set os.environ["KERAS_BACKEND"] to a backend that is installed'
-        raise LabError("follow a fit of Keras", fact, fix) from error
+        raise LabError(
+            "follow a fit of Keras",
+            f"Keras can't be imported here: {error}",
+            'pip install keras, and set os.environ["KERAS_BACKEND"] to a backend that is installed',
+        ) from error
     return keras.callbacks.Callback
 
 
@@ -48,7 +53,12 @@ class PanelCallback(_callback_class()):  # type: ignore[misc]  # which Keras it 
 
     _supports_tf_logs = True  # Keras 2: else it would fetch every number from the device at every step
 
-    def __init__(self, *, rows_per_step: int | None = None, report: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        rows_per_step: int | None = None,
+        report: dict[str, str] | None = None,
+    ) -> None:
         super().__init__()
         self._rows_per_step = rows_per_step
         self._report = report or {}
@@ -59,21 +69,28 @@ class PanelCallback(_callback_class()):  # type: ignore[misc]  # which Keras it 
         workers = config.get("cluster", {}).get("worker", [0])
         strategy = getattr(self.model, "distribute_strategy", None)  # only TensorFlow's backend has one
         if strategy is not None and strategy.num_replicas_in_sync < len(workers):
-            fact = "it was built outside of the strategy's scope: every worker would train a model of its own"
-            fix = "with strategy.scope(): model = …; model.compile(…)"
-            raise BadInput(f"train one model in {len(workers)} workers", fact, fix)
-        hooks = sys.modules.get("labkit.worker.hooks")  # where a panel follows, it is imported
-        self._panel = None if hooks is None else hooks.current()
+            raise BadInput(
+                f"train one model in {len(workers)} workers",
+                "it was built outside of the strategy's scope: every worker would train a model of its own",
+                "with strategy.scope(): model = …; model.compile(…)",
+            )
+        self._panel = None
+        hooks = sys.modules.get("labkit.worker.hooks")
+        if hooks is not None:  # where a panel follows, it is imported
+            self._panel = hooks.current()
 
     def on_epoch_begin(self, epoch: int, logs: _Logs = None) -> None:
         if self._panel is not None:
             self._panel.begin_epoch(self.params.get("steps"))
 
     def on_train_batch_end(self, batch: int, logs: _Logs = None) -> None:
-        if self._panel is not None:
-            replicas = _added_up(self.model)
-            metrics = {name: value / replicas for name, value in (logs or {}).items()}
-            self._panel.step(self._rows_per_step, **metrics)
+        if self._panel is None:
+            return
+        replicas = _added_up(self.model)
+        metrics = {}
+        for name, value in (logs or {}).items():
+            metrics[name] = value / replicas
+        self._panel.step(self._rows_per_step, **metrics)
 
     def on_test_begin(self, logs: _Logs = None) -> None:
         if self._panel is not None:
@@ -83,11 +100,14 @@ class PanelCallback(_callback_class()):  # type: ignore[misc]  # which Keras it 
         if self._panel is None:
             return
         self._panel.end_epoch()
-        if self._report:
+        if not self._report:
+            return
+        report = {"epoch": epoch}
+        for name, name_in_keras in self._report.items():
             # Without validation data, or with `validation_freq=2`, an epoch has no val_accuracy.
-            logs = logs or {}
-            metrics = {name: logs[theirs] for name, theirs in self._report.items() if theirs in logs}
-            self._panel.report({"epoch": epoch, **metrics})
+            if logs and name_in_keras in logs:
+                report[name] = logs[name_in_keras]
+        self._panel.report(report)
 
 
 def _added_up(model: Any) -> int:
@@ -97,4 +117,6 @@ def _added_up(model: Any) -> int:
     ``reduce_per_replica`` in tf_keras.
     """
     method = getattr(model, "distribute_reduction_method", None)  # private; Keras 3 has none
-    return model.distribute_strategy.num_replicas_in_sync if method in ("auto", "sum") else 1
+    if method in ("auto", "sum"):
+        return model.distribute_strategy.num_replicas_in_sync
+    return 1

@@ -75,15 +75,22 @@ def shared_memory() -> int | None:
 @cache
 def gpus() -> tuple[str, ...]:
     """Return the names of the NVIDIA GPUs; empty without a driver."""
-    files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    if files:
-        return tuple(_match(r"Model:\s*(.+)", _read(file)) or "NVIDIA GPU" for file in files)
+    names = []
+    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        model = _match(r"Model:\s*(.+)", _read(file))
+        names.append(model or "NVIDIA GPU")
+    if names:
+        return tuple(names)
     # A GPU below Windows (WSL) has no /proc entry. The driver's program may take a second.
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=2, check=True)
-        return tuple(filter(None, map(str.strip, done.stdout.splitlines())))
-    return ()
+        output = subprocess.check_output(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=2,
+        )
+        names = [line.strip() for line in output.splitlines()]
+    return tuple(filter(None, names))
 
 
 def visible_gpus() -> int:
@@ -91,14 +98,16 @@ def visible_gpus() -> int:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return len(gpus())
+    is_gpu = re.compile(r"\s*(\d+\s*$|GPU-|MIG-)").match
     # CUDA ends the list at the first entry that names no GPU, such as -1.
-    ids = itertools.takewhile(re.compile(r"\s*(\d+\s*$|GPU-|MIG-)").match, chosen.split(","))
-    return min(len(gpus()), len(list(ids)))
+    ids = list(itertools.takewhile(is_gpu, chosen.split(",")))
+    return min(len(gpus()), len(ids))
 
 
 def rclone() -> str | None:
     """Return the path of ``rclone``, which serves S3; pip installs it next to python, maybe off the PATH."""
-    return shutil.which("rclone", path=str(Path(sys.executable).parent)) or shutil.which("rclone")
+    next_to_python = str(Path(sys.executable).parent)
+    return shutil.which("rclone", path=next_to_python) or shutil.which("rclone")
 
 
 def free_port(wanted: int = 0) -> int:
@@ -133,10 +142,12 @@ def installed_versions() -> dict[str, str]:
 def this_host() -> dict[str, Any]:
     """Describe what times depend on, without the machine's name: cpus, cpu, memory_gib, platform, gpus."""
     cpus = cores()
+    cpu = _match(r"(?m)^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")))
+    total, _ = memory()
     return {
         "cpus": int(cpus) if cpus.is_integer() else cpus,
-        "cpu": _match(r"(?m)^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo"))) or platform.processor(),
-        "memory_gib": round(memory()[0] / 2**30, 1),
+        "cpu": cpu or platform.processor(),
+        "memory_gib": round(total / 2**30, 1),
         "platform": f"{platform.system()} {platform.machine()}",
         "gpus": list(gpus()),
     }
@@ -151,7 +162,8 @@ def host_id() -> str:
     spaces = []
     with contextlib.suppress(OSError):
         spaces = [os.stat(f"/proc/self/ns/{name}").st_ino for name in ("pid", "net")]
-    digest = hashlib.sha256(f"{boot_id() or uuid.getnode()} {spaces}".encode()).digest()
+    boot = boot_id() or uuid.getnode()
+    digest = hashlib.sha256(f"{boot} {spaces}".encode()).digest()
     return base64.b32encode(digest)[:6].decode().lower()
 
 

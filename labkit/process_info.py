@@ -29,10 +29,12 @@ def identity(pid: int) -> dict[str, Any]:
 
 def listening(pid: int) -> set[int]:
     """Return the TCP ports on which a process listens."""
+    ports = set()
     with contextlib.suppress(psutil.Error):
-        connections = psutil.Process(pid).net_connections("tcp")
-        return {link.laddr.port for link in connections if link.status == psutil.CONN_LISTEN}
-    return set()
+        for connection in psutil.Process(pid).net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN:
+                ports.add(connection.laddr.port)
+    return ports
 
 
 def program_name(process: psutil.Process) -> str:
@@ -43,7 +45,9 @@ def program_name(process: psutil.Process) -> str:
             return process.name()
         if "-m" in command[:-1]:
             module = command[command.index("-m") + 1].removesuffix(".server")
-            return module.rpartition(".")[2] if module.startswith("labkit.") else module
+            if module.startswith("labkit."):
+                module = module.rpartition(".")[2]
+            return module
         for argument in command:
             if not argument.startswith("-"):
                 return Path(argument).stem
@@ -59,15 +63,22 @@ def listening_folders(processes: Iterable[psutil.Process]) -> set[Path]:
     folders: set[Path] = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
-            sockets = process.net_connections("unix")
-            folders.update(Path(socket.laddr or ".").parent for socket in sockets)
-    return {folder for folder in folders if folder.name.startswith("pymp-")}
+            for socket in process.net_connections("unix"):
+                folder = Path(socket.laddr or ".").parent
+                if folder.name.startswith("pymp-"):
+                    folders.add(folder)
+    return folders
 
 
 def terminate(processes: list[psutil.Process], *, grace: float) -> None:
     """Send SIGTERM, and after `grace` seconds SIGKILL (0: SIGKILL at once). This process is left out."""
-    others = [process for process in processes if process.pid != os.getpid() and process.is_running()]
-    signals = [signal.SIGTERM, signal.SIGKILL] if grace else [signal.SIGKILL]
+    others = []
+    for process in processes:
+        if process.pid != os.getpid() and process.is_running():
+            others.append(process)
+    signals = [signal.SIGKILL]
+    if grace:
+        signals.insert(0, signal.SIGTERM)
     for number in signals:
         for process in others:
             with contextlib.suppress(psutil.Error):

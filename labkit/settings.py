@@ -68,8 +68,12 @@ def _setting(
 
     The variable's text is a key of `rule`, or matches it and is read by `read`. `allowed` is for the error.
     """
-    allowed = allowed or f"one of {', '.join(rule)}"
-    metadata = {"variable": variable, "rule": rule, "allowed": allowed, "read": read}
+    metadata = {
+        "variable": variable,
+        "rule": rule,
+        "allowed": allowed or f"one of {', '.join(rule)}",
+        "read": read,
+    }
     return field(default=default, repr=not secret, metadata=metadata)
 
 
@@ -80,12 +84,22 @@ class Settings:
     small: bool = _setting("LABKIT_SMALL", False, _FLAGS)
     dataset: str = _setting("LABKIT_DATASET", "digits", {name: name for name in DATASETS})
     home: Path = _setting("LABKIT_HOME", None, ".+", "the path of a folder", read=_path)
-    num_workers: int = _setting("LABKIT_WORKERS", 2, "[1-9][0-9]{0,8}", "a whole number from 1", read=int)
+    num_workers: int = _setting(
+        "LABKIT_WORKERS",
+        2,
+        "[1-9][0-9]{0,8}",
+        "a whole number from 1",
+        read=int,
+    )
     use_gpu: bool = _setting("LABKIT_GPU", False, {"auto": None, **_FLAGS})
     preload: bool = _setting("LABKIT_PRELOAD", True, _FLAGS)
     panel: str = _setting("LABKIT_PANEL", "auto", _PANELS)
     hang_after: int = _setting(
-        "LABKIT_HANG_AFTER", 30, "[0-9]{1,9}", "whole seconds, or 0 for never", read=int
+        "LABKIT_HANG_AFTER",
+        30,
+        "[0-9]{1,9}",
+        "whole seconds, or 0 for never",
+        read=int,
     )
     compare_weights: bool = _setting("LABKIT_COMPARE_WEIGHTS", True, _FLAGS)
     # Whether a wrong answer raises, and how many times its limit a check may take.
@@ -117,7 +131,9 @@ class Settings:
             text = str(env.get(setting.metadata["variable"], "")).strip()
             if text:
                 values[setting.name] = _value(setting, text)
-        gpus = 0 if values.get("use_gpu") is False else machine.visible_gpus()
+        gpus = 0
+        if values.get("use_gpu") is not False:
+            gpus = machine.visible_gpus()
         if values.get("use_gpu") is None:
             values["use_gpu"] = gpus > 0
         values.setdefault("num_workers", gpus or 2)  # without a GPU here, a cluster has them
@@ -130,8 +146,12 @@ class Settings:
             with tempfile.TemporaryFile(dir=self.home):
                 return self.home
         except (OSError, ValueError) as error:
-            fact = f"{str(self.home)[:200]}: {getattr(error, 'strerror', None) or error}"
-            raise LabError("use the lab's home folder", fact, OTHER_HOME) from None
+            reason = getattr(error, "strerror", None) or error
+            raise LabError(
+                "use the lab's home folder",
+                f"{str(self.home)[:200]}: {reason}",
+                OTHER_HOME,
+            ) from None
 
 
 VARIABLES: dict[str, str] = {setting.name: setting.metadata["variable"] for setting in fields(Settings)}
@@ -145,10 +165,14 @@ def _value(setting: Field, text: str) -> Any:
         return rule[text.lower()]
     if isinstance(rule, str) and re.fullmatch(rule, text, re.DOTALL):
         return setting.metadata["read"](text)
-    shown = repr(text)[:200] if setting.repr else "a text that is not shown"  # as in a repr
-    fix = f"change it, or unset {variable}; docs/settings.md lists all settings"
-    fact = f"its value is {shown}, and it can be {setting.metadata['allowed']}"
-    raise BadInput(f"use the setting {setting.name} ({variable})", fact, fix)
+    shown = repr(text)[:200]
+    if not setting.repr:  # a secret
+        shown = "a text that is not shown"
+    raise BadInput(
+        f"use the setting {setting.name} ({variable})",
+        f"its value is {shown}, and it can be {setting.metadata['allowed']}",
+        f"change it, or unset {variable}; docs/settings.md lists all settings",
+    )
 
 
 @contextlib.contextmanager

@@ -23,14 +23,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m course.classroom", description="What a class and its teacher use."
+        prog="python -m course.classroom",
+        description="What a class and its teacher use.",
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     place = "a folder, or the address of a bucket: https://host:9000/bucket"
 
     def add(run: Callable[..., None]) -> argparse.ArgumentParser:
         command = commands.add_parser(
-            run.__name__.removeprefix("_"), help=run.__doc__, description=run.__doc__
+            run.__name__.removeprefix("_"),
+            help=run.__doc__,
+            description=run.__doc__,
         )
         command.set_defaults(run=run)
         return command

@@ -44,14 +44,20 @@ class _Attendance:
     """The cells of this kernel, and the thread that adds them up."""
 
     def __init__(self, update: Update, notebooks: Path) -> None:
-        self._update, self._notebooks = update, notebooks
+        self._update = update
+        self._notebooks = notebooks
         self._cells: deque[tuple[str, float]] = deque(maxlen=1000)  # (source, when it ended), to be counted
         self._section = ""  # of the last cell that was counted
         self._since = 0.0  # when that section began
         self._ended = 0.0  # when that cell ended
         self._sharing: subprocess.Popen | None = None
         self._news = threading.Event()
-        threading.Thread(target=self._work, name="labkit-class", daemon=True).start()
+        thread = threading.Thread(
+            target=self._work,
+            name="labkit-class",
+            daemon=True,
+        )
+        thread.start()
 
     def note(self, result: Any) -> None:
         """Called by IPython after each cell."""
@@ -62,10 +68,16 @@ class _Attendance:
         while self._news.wait():
             self._news.clear()
             with contextlib.suppress(Exception):  # nothing of this may show up in a lesson
-                if (Settings.from_env().home / "class.json").exists():
-                    self._update(partial(self._add, {"runs": _latest_runs(), "doctor": _doctors_topics()}))
-                    self._share()
+                self._count()
             time.sleep(_PAUSE)
+
+    def _count(self) -> None:
+        """Count the new cells and share them, if the reader is still in the class."""
+        if not (Settings.from_env().home / "class.json").exists():
+            return
+        others = {"runs": _latest_runs(), "doctor": _doctors_topics()}
+        self._update(partial(self._add, others))
+        self._share()
 
     def _add(self, others: dict[str, Any], content: dict[str, Any]) -> None:
         """Add the time since the cell before to the section of each cell; set the `others`."""
@@ -74,14 +86,20 @@ class _Attendance:
             source, ended = self._cells.popleft()
             before = self._ended or ended
             self._ended = ended
-            section = plan.read(self._notebooks).cells.get(source.strip()) or self._section
+            sections = plan.read(self._notebooks).cells
+            section = sections.get(source.strip()) or self._section
             if section != self._section:
                 self._section = section
                 self._since = before
             if section:
                 spent = minutes.get(section, {}).get("minutes", 0)
-                spent += min(max(ended - before, 0), _IDLE) / 60
-                minutes[section] = {"minutes": round(spent, 2), "from": self._since, "to": ended}
+                worked = max(ended - before, 0)
+                spent += min(worked, _IDLE) / 60
+                minutes[section] = {
+                    "minutes": round(spent, 2),
+                    "from": self._since,
+                    "to": ended,
+                }
         content.update(others)
 
     def _share(self) -> None:
@@ -89,10 +107,12 @@ class _Attendance:
         if self._sharing is None or self._sharing.poll() == 0:
             # It ends when its input does, which this kernel's end closes. With -P no file of the notebook's
             # folder can take the place of one of Python's modules.
-            command = [sys.executable, "-P", "-m", "course.classroom", "share"]
             with open(Settings.from_env().home / "class-problem", "w") as problem:
                 self._sharing = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=problem
+                    [sys.executable, "-P", "-m", "course.classroom", "share"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=problem,
                 )
 
 
@@ -100,7 +120,7 @@ _attendance = cache(_Attendance)  # one for this kernel
 
 
 def _latest_runs() -> dict[str, dict[str, float]]:
-    """Workers and rows/s of the latest finished run of each name that begins like a lesson ("03-")."""
+    """Return workers and rows/s of the latest finished run of each name that begins like a lesson ("03-")."""
     paths = Settings.from_env().home.glob("runs/[0-9][0-9]*-*/*/run_record.json")
     runs = {}
     for path in sorted(paths, key=lambda path: path.stat().st_mtime):
@@ -108,7 +128,10 @@ def _latest_runs() -> dict[str, dict[str, float]]:
             record = json.loads(path.read_text(encoding="utf-8"))
             rate = record["rows_per_second"]
             if record["state"] == "finished" and rate:
-                runs[record["name"]] = {"workers": record.get("workers") or 1, "rows/s": round(rate, 1)}
+                runs[record["name"]] = {
+                    "workers": record.get("workers") or 1,
+                    "rows/s": round(rate, 1),
+                }
     return runs
 
 

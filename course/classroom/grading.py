@@ -43,8 +43,11 @@ def write(folder: Path) -> Iterator[Path]:
 
     solutions = sorted((NOTEBOOKS / "solutions").glob("[0-9][0-9]*_*.ipynb"))
     if not solutions:
-        fact = f"there are no notebooks in {NOTEBOOKS / 'solutions'}"
-        raise LabError("write the assignments", fact, "python tools/build.py, in a checkout of the lab")
+        raise LabError(
+            "write the assignments",
+            f"there are no notebooks in {NOTEBOOKS / 'solutions'}",
+            "python tools/build.py, in a checkout of the lab",
+        )
     for path in solutions:
         target = folder / "source" / path.stem / path.name
         target.parent.mkdir(parents=True, exist_ok=True)

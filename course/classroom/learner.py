@@ -12,8 +12,16 @@ from course.classroom.place import LIMIT, Bucket, Folder
 _MOST = 300  # entries of one kind
 _TEXT = {"type": "string"}
 _NUMBER = {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12}
-_TEXTS = {"type": "array", "maxItems": _MOST, "items": _TEXT}
-_NUMBERS = {"type": "object", "maxProperties": _MOST, "additionalProperties": _NUMBER}
+_TEXTS = {
+    "type": "array",
+    "maxItems": _MOST,
+    "items": _TEXT,
+}
+_NUMBERS = {
+    "type": "object",
+    "maxProperties": _MOST,
+    "additionalProperties": _NUMBER,
+}
 _SECTION = {
     "type": "object",
     "required": ["name", "minutes"],
@@ -86,10 +94,12 @@ def _learner(file: str, content: bytes | str, seen: float) -> Learner:
     parts = json.loads(content, parse_constant=_refuse)
     Draft202012Validator(_SCHEMA).validate(parts)
     datetime.fromisoformat(parts["at"])
-    name = _short(parts["nickname"], 40) or "(no name)"
-    asks = parts.get("asks", False)
     return Learner(
-        file=file, name=name, seen=seen, asks=asks, **{part: _clean(parts[part]) for part in _PARTS}
+        file=file,
+        name=_short(parts["nickname"], 40) or "(no name)",
+        seen=seen,
+        asks=parts.get("asks", False),
+        **{part: _clean(parts[part]) for part in _PARTS},
     )
 
 
@@ -111,4 +121,6 @@ def _short(text: str, most: int = 80) -> str:
     # What isn't printable could turn the direction of the text around it, or not be UTF-8.
     printable = "".join(sign if sign.isprintable() else " " for sign in text[: 10 * most])
     line = " ".join(printable.split())
-    return line if len(line) <= most else line[: most - 1] + "…"
+    if len(line) > most:
+        line = line[: most - 1] + "…"
+    return line

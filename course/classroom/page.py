@@ -27,7 +27,12 @@ _RUNS = 40  # names of runs that are shown, those of most learners first
 
 
 def board(
-    place: str, path: Path | str = "board.html", *, stuck: float = 10, every: float = 5, once: bool = False
+    place: str,
+    path: Path | str = "board.html",
+    *,
+    stuck: float = 10,
+    every: float = 5,
+    once: bool = False,
 ) -> Path:
     """Write the board of the class in `place` to `path`, and update it until it is interrupted.
 
@@ -43,7 +48,8 @@ def board(
     target = open_place(place)
     path = Path(path).absolute()
     _write(target, path, stuck, every)
-    print(f"open {path} in a browser" + ("" if once else "; Ctrl-C ends the board"), flush=True)
+    how_to_end = "" if once else "; Ctrl-C ends the board"
+    print(f"open {path} in a browser{how_to_end}", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         while not once:
             time.sleep(every)
@@ -60,7 +66,11 @@ def _write(target: Folder | Bucket, path: Path, stuck: float, every: float) -> N
     try:
         atomic_write(path, _page(learners, refused, stuck, every))
     except OSError as error:
-        raise LabError(f"write the board {path}", str(error), "name a file that you can write to") from error
+        raise LabError(
+            f"write the board {path}",
+            str(error),
+            "name a file that you can write to",
+        ) from error
 
 
 def _page(learners: list[Learner], refused: list[tuple[str, str]], stuck: float, every: float) -> str:
@@ -68,8 +78,13 @@ def _page(learners: list[Learner], refused: list[tuple[str, str]], stuck: float,
 
     late = [learner for learner in learners if stuck < learner.there and learner.seen < _AWAY]
     script = f"setTimeout(() => location.reload(), {1000 * every:.0f})"
-    template = Environment(autoescape=True, loader=PackageLoader("course.classroom", "."), trim_blocks=True)
-    return template.get_template("board.html.j2").render(
+    digest = hashlib.sha256(script.encode()).digest()
+    templates = Environment(
+        autoescape=True,
+        loader=PackageLoader("course.classroom", "."),
+        trim_blocks=True,
+    )
+    return templates.get_template("board.html.j2").render(
         learners=learners,
         refused=refused,
         late=sorted(late, key=lambda learner: -learner.there),
@@ -85,7 +100,7 @@ def _page(learners: list[Learner], refused: list[tuple[str, str]], stuck: float,
         stuck=stuck,
         every=every,
         script=script,
-        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        digest=base64.b64encode(digest).decode(),
     )
 
 
@@ -103,7 +118,8 @@ def _minutes(learners: list[Learner]) -> Iterator[tuple[str, float, float, int]]
     for section in plan.read().sections:
         minutes = [learner.minutes[section] for learner in learners if section in learner.minutes]
         if minutes:
-            yield section, statistics.median(minutes), max(minutes), len(minutes)
+            median = statistics.median(minutes)
+            yield section, median, max(minutes), len(minutes)
 
 
 def _spread(learners: list[Learner], figure: str, form: str) -> Iterator[dict]:
@@ -113,12 +129,18 @@ def _spread(learners: list[Learner], figure: str, form: str) -> Iterator[dict]:
         for run, figures in learner.runs.items():
             if figure in figures:
                 by_run[run].append((figures[figure], learner.name))
-    most_common = sorted(by_run, key=lambda run: -len(by_run[run]))[:_RUNS]
-    for run in sorted(most_common):
+    most_common = sorted(by_run, key=lambda run: -len(by_run[run]))
+    for run in sorted(most_common[:_RUNS]):
         values = [value for value, _ in by_run[run]]
         highest = max(values)
         places = []
         for value, name in by_run[run]:
-            places.append((290 * value / (highest or 1), f"{name}: {value:{form}}"))
-        shown = [format(value, form) for value in (min(values), statistics.median(values), highest)]
-        yield {"name": run, "learners": len(values), "shown": shown, "places": places}
+            x = 290 * value / (highest or 1)
+            places.append((x, f"{name}: {value:{form}}"))
+        spread = (min(values), statistics.median(values), highest)
+        yield {
+            "name": run,
+            "learners": len(values),
+            "shown": [format(value, form) for value in spread],
+            "places": places,
+        }

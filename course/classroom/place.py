@@ -59,7 +59,11 @@ class Bucket:
         from labkit.storage.client import ObjectFiles  # a second of CPU, only for those who have a bucket
 
         self.path = path
-        self.files = ObjectFiles(endpoint=endpoint, keys=str(keys_file()), hasty=True)
+        self.files = ObjectFiles(
+            endpoint=endpoint,
+            keys=str(keys_file()),
+            hasty=True,
+        )
 
     def write(self, name: str, content: bytes) -> None:
         self.files.pipe_file(f"{self.path}/{name}", content)
@@ -73,16 +77,22 @@ class Bucket:
             listed = self.files.ls(self.path, detail=True, refresh=True)
         except FileNotFoundError:
             return  # the folder has no file yet
-        written = {entry["name"].rpartition("/")[2]: entry.get("LastModified") for entry in listed}
+        written = {}
+        for entry in listed:
+            name = entry["name"].rpartition("/")[2]
+            written[name] = entry.get("LastModified")
         names = sorted(filter(NAME.fullmatch, written))[:_MOST]
+        if not names:
+            return
         paths = [f"{self.path}/{name}" for name in names]
-        bodies = self.files.cat_ranges(paths, 0, LIMIT + 1, on_error="return") if names else []
+        bodies = self.files.cat_ranges(paths, 0, LIMIT + 1, on_error="return")
         for name, body in zip(names, bodies, strict=True):
             if isinstance(body, FileNotFoundError):
                 continue  # its learner has left the class
             if isinstance(body, Exception):
                 body = f"{type(body).__name__}: {body}"
-            yield name, body, written[name].timestamp() if written[name] else time.time()
+            modified = written[name]
+            yield name, body, modified.timestamp() if modified else time.time()
 
 
 def keys_file() -> Path:
@@ -101,9 +111,11 @@ def open_place(place: str) -> Folder | Bucket:
     url = re.fullmatch(r"(https?://[^\s/?#@]+)/([^\s?#]*[^\s?#/])/?", place)
     if url:
         return Bucket(endpoint=url[1], path=url[2])
-    fact = "it is neither the path of a folder nor the address of a bucket (which has no keys in it)"
-    fix = "name it like /mnt/class or https://host:9000/bucket/class"
-    raise BadInput("use the place of a class", fact, fix)
+    raise BadInput(
+        "use the place of a class",
+        "it is neither the path of a folder nor the address of a bucket (which has no keys in it)",
+        "name it like /mnt/class or https://host:9000/bucket/class",
+    )
 
 
 @contextlib.contextmanager
@@ -117,6 +129,8 @@ def explained(attempt: str, place: Folder | Bucket) -> Iterator[None]:
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         fix = "ask for the right folder, and for the right to write to it"
         if isinstance(place, Bucket):
-            fix = "does the store run, does the bucket exist, and are LABKIT_S3_ACCESS_KEY and "
-            fix += "LABKIT_S3_SECRET_KEY right?"
+            fix = (
+                "does the store run, does the bucket exist, and are LABKIT_S3_ACCESS_KEY and "
+                "LABKIT_S3_SECRET_KEY right?"
+            )
         raise NotReachable(attempt, f"{place.path}: {reason}"[:300], fix) from error

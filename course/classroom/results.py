@@ -7,6 +7,7 @@ each learner, ``anna.json`` or ``anna/exercises.json``. Learners can edit their 
 and proves nothing.
 """
 
+import contextlib
 import csv
 import json
 from pathlib import Path
@@ -28,10 +29,20 @@ def write(folder: Path, out: TextIO) -> None:
     """
     files = sorted([*folder.glob("*.json"), *folder.glob("*/exercises.json")])
     if not files:
-        fact = f"{folder} has no NAME.json and no NAME/exercises.json"
-        raise BadInput("read the results", fact, "python -m course.classroom results COLLECTED > results.csv")
+        raise BadInput(
+            "read the results",
+            f"{folder} has no NAME.json and no NAME/exercises.json",
+            "python -m course.classroom results COLLECTED > results.csv",
+        )
     ids = plan.read().exercises
-    columns = ["learner", *ids, "solved", "predictions", "right", "problem"]
+    columns = [
+        "learner",
+        *ids,
+        "solved",
+        "predictions",
+        "right",
+        "problem",
+    ]
     writer = csv.DictWriter(out, columns, restval=0, lineterminator="\n")
     writer.writeheader()
     writer.writerows(_row(path, set(ids)) for path in files)
@@ -48,6 +59,7 @@ def _row(path: Path, ids: set[str]) -> dict[str, Any]:
         return {"learner": name, "problem": reason.partition("\n")[0][:120]}
     counted = solved.keys() & ids
     unknown = len(solved) - len(counted)
+    problem = f"unknown exercises: {unknown}" if unknown else ""
     verdicts = [prediction.get("verdict") for prediction in predictions.values()]
     return {
         "learner": name,
@@ -55,7 +67,7 @@ def _row(path: Path, ids: set[str]) -> dict[str, Any]:
         "solved": len(counted),
         "predictions": len(predictions),
         "right": verdicts.count("right"),
-        "problem": f"unknown exercises: {unknown}" if unknown else "",
+        "problem": problem,
     }
 
 
@@ -67,12 +79,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if size > _LARGEST:
         raise ValueError(f"{size:,} bytes, and at most {_LARGEST:,} are read")
     content = json.loads(path.read_text(encoding="utf-8"))
-    try:
+    with contextlib.suppress(AttributeError, TypeError, ValueError, KeyError):
         solved = dict(content.get("solved", {}))
         predictions = dict(content.get("predictions", {}))
         are_dicts = all(isinstance(prediction, dict) for prediction in predictions.values())
         if content["format"] == 1 and are_dicts:
             return solved, predictions
-    except (AttributeError, TypeError, ValueError, KeyError):
-        pass
     raise ValueError("not an exercises.json of this lab")

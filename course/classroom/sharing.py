@@ -41,8 +41,10 @@ class Shared:
     def __repr__(self) -> str:
         if not self.place:
             return f"You are in no class, and nothing is shared. To join one: {_JOIN}"
-        failed = f"\nThe last try failed: {self.problem}" if self.problem else ""
-        return f"Shared in {self.place}, as {self.file}, and nothing else:\n{self.content}{failed}"
+        text = f"Shared in {self.place}, as {self.file}, and nothing else:\n{self.content}"
+        if self.problem:
+            text += f"\nThe last try failed: {self.problem}"
+        return text
 
 
 def join(place: str, nickname: str) -> Shared:
@@ -58,19 +60,26 @@ def join(place: str, nickname: str) -> Shared:
     """
     name = nickname.strip() if isinstance(nickname, str) else ""
     if not (0 < len(name) <= _LONGEST and name.isprintable()):
-        fact = f"the nickname is {str(nickname)[:_LONGEST]!r}"
-        raise BadInput("join the class", fact, f"choose 1 to {_LONGEST} letters, digits or signs")
+        raise BadInput(
+            "join the class",
+            f"the nickname is {str(nickname)[:_LONGEST]!r}",
+            f"choose 1 to {_LONGEST} letters, digits or signs",
+        )
     leave()
     _forget()  # keys of an earlier class, whose class.json was lost
-    member = {"place": place, "nickname": name, "file": f"{secrets.token_hex(8)}.json"}
     if "://" not in place:
-        member["place"] = str(Path(place).expanduser().absolute())
+        place = str(Path(place).expanduser().absolute())
+    member = {
+        "place": place,
+        "nickname": name,
+        "file": f"{secrets.token_hex(8)}.json",
+    }
     try:
-        _write_keys(member["place"])
-        target = open_place(member["place"])
+        _write_keys(place)
+        target = open_place(place)
         with explained("join the class", target):
             target.write(member["file"], _content(member))
-        atomic_write(_home() / "class.json", json.dumps(member), mode=0o600)
+        _write_member(member)
     except BaseException:
         _forget()
         raise
@@ -106,7 +115,7 @@ def ask(*, done: bool = False) -> None:
         raise BadInput("ask for help on the board", "you are in no class", _JOIN)
     member["asks"] = not done
     target = open_place(member["place"])
-    atomic_write(_home() / "class.json", json.dumps(member), mode=0o600)  # a kernel may share meanwhile
+    _write_member(member)  # a kernel may share meanwhile
     with explained("ask for help on the board", target):
         target.write(member["file"], _content(member))
 
@@ -119,7 +128,12 @@ def show() -> Shared:
     problem = ""
     with contextlib.suppress(OSError):
         problem = (_home() / "class-problem").read_text(encoding="utf-8").strip()
-    return Shared(member["place"], member["file"], _content(member).decode(), problem)
+    return Shared(
+        member["place"],
+        member["file"],
+        _content(member).decode(),
+        problem,
+    )
 
 
 def share() -> None:
@@ -193,9 +207,9 @@ def _kept() -> dict[str, Any]:
     return {}
 
 
-def _entries(kept: dict[str, Any], section: str, kind: type) -> dict[str, Any]:
+def _entries(kept: dict[str, Any], section: str, of_type: type) -> dict[str, Any]:
     entries = kept.get(section) or {}
-    return {name: entry for name, entry in entries.items() if isinstance(entry, kind)}
+    return {name: entry for name, entry in entries.items() if isinstance(entry, of_type)}
 
 
 def _with_speed_up(runs: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -203,10 +217,11 @@ def _with_speed_up(runs: dict[str, dict[str, float]]) -> dict[str, dict[str, flo
     alone = {lesson_of(name): run["rows/s"] for name, run in runs.items() if run["workers"] == 1}
     shared = {}
     for name, run in runs.items():
-        shared[name[:_LONGEST]] = dict(run)
+        figures = dict(run)
         baseline = alone.get(lesson_of(name))
         if baseline and run["workers"] > 1:
-            shared[name[:_LONGEST]]["speed-up"] = round(run["rows/s"] / baseline, 2)
+            figures["speed-up"] = round(run["rows/s"] / baseline, 2)
+        shared[name[:_LONGEST]] = figures
     return shared
 
 
@@ -217,6 +232,10 @@ def _member() -> dict[str, Any] | None:
         if NAME.fullmatch(member["file"]):
             return member
     return None
+
+
+def _write_member(member: dict[str, Any]) -> None:
+    atomic_write(_home() / "class.json", json.dumps(member), mode=0o600)
 
 
 def _home() -> Path:
@@ -233,5 +252,6 @@ def _write_keys(place: str) -> None:
 
 
 def _forget() -> None:
-    for path in (_home() / "class.json", _home() / "class-problem", keys_file()):
-        path.unlink(missing_ok=True)
+    for name in ("class.json", "class-problem"):
+        (_home() / name).unlink(missing_ok=True)
+    keys_file().unlink(missing_ok=True)

@@ -59,21 +59,31 @@ def load(
     settings = settings or Settings.from_env()
     name = settings.dataset if name is None else name
     if name not in DATASETS:
-        fix = f"use one of {', '.join(DATASETS)}"
-        raise BadInput(f"load the data set {name!r}", "there is none of this name", fix)
+        raise BadInput(
+            f"load the data set {name!r}",
+            "there is none of this name",
+            f"use one of {', '.join(DATASETS)}",
+        )
     attempt = f"take rows of the split {split!r}"
     if n is not None:
         expect_int(attempt, "n", n)
     if split not in _SMALL_ROWS:
-        raise BadInput(attempt, f"there is no split {split!r}", f"use one of {', '.join(_SMALL_ROWS)}")
+        raise BadInput(
+            attempt,
+            f"there is no split {split!r}",
+            f"use one of {', '.join(_SMALL_ROWS)}",
+        )
     whole = _whole(name, split, settings)
     most = _SMALL_ROWS[split] if settings.small else len(whole)
     if n is None and len(whole) <= most:
         return whole
     n = n or most
     if n > len(whole):
-        fact = f"{name} has {len(whole):,} rows for {split}"
-        raise BadInput(f"take {n:,} rows", fact, f"take up to {len(whole):,}")
+        raise BadInput(
+            f"take {n:,} rows",
+            f"{name} has {len(whole):,} rows for {split}",
+            f"take up to {len(whole):,}",
+        )
     return whole[np.random.default_rng(seed).permutation(len(whole))[:n]]
 
 
@@ -86,9 +96,12 @@ def shipped(name: str) -> Path:
     path = CHECKOUT / "datasets" / name
     if path.is_file():
         return path
-    fact = f"this machine doesn't have {path}"
-    fix = "check the name; in a worker of a remote cluster: load the data in the notebook, and pass the rows "
-    raise BadInput(f"find the shipped file {name}", fact, f"{fix}in train_loop_config")
+    raise BadInput(
+        f"find the shipped file {name}",
+        f"this machine doesn't have {path}",
+        "check the name; in a worker of a remote cluster: load the data in the notebook, and pass the rows "
+        "in train_loop_config",
+    )
 
 
 def _whole(name: str, split: str, settings: Settings) -> Dataset:

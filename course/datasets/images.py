@@ -50,14 +50,19 @@ class Dataset:
         has_types = images.dtype == np.uint8 and labels.dtype == np.int64
         has_shapes = images.ndim == 3 and labels.shape == images.shape[:1]
         if not (are_arrays and has_types and has_shapes):
-            fact = f"the images are {images.dtype} {list(images.shape)}, "
-            fact += f"the labels are {labels.dtype} {list(labels.shape)}"
+            fact = (
+                f"the images are {images.dtype} {list(images.shape)}, "
+                f"the labels are {labels.dtype} {list(labels.shape)}"
+            )
         elif len(labels) and not 0 <= labels.min() <= labels.max() < len(self.classes):
             fact = f"labels go from {labels.min()} to {labels.max()}, with {len(self.classes)} classes"
         else:
             return
-        fix = "pass images as a numpy array uint8 [n, height, width] and labels as int64 [n], from 0 on"
-        raise BadInput(f"use the data set {self.name}", fact, fix)
+        raise BadInput(
+            f"use the data set {self.name}",
+            fact,
+            "pass images as a numpy array uint8 [n, height, width] and labels as int64 [n], from 0 on",
+        )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -74,7 +79,11 @@ class Dataset:
         """Return one row as (image, label); for a slice, a mask or an array of indices, a `Dataset`."""
         if isinstance(which, (int, np.integer)):
             return self.images[which], int(self.labels[which])
-        return dataclasses.replace(self, images=self.images[which], labels=self.labels[which])
+        return dataclasses.replace(
+            self,
+            images=self.images[which],
+            labels=self.labels[which],
+        )
 
     def __repr__(self) -> str:
         height, width = self.images.shape[1:]
@@ -107,13 +116,20 @@ def read_rows(path: str, filesystem: Any = None) -> tuple[np.ndarray, np.ndarray
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(path, filesystem=filesystem, page_checksum_verification=True)
+        table = pyarrow.parquet.read_table(
+            path,
+            filesystem=filesystem,
+            page_checksum_verification=True,
+        )
         images = table.combine_chunks()["image"].chunk(0).to_numpy_ndarray()
         # Arrow's memory is read-only, and torch warns about such arrays.
         return images.copy(), table["label"].to_numpy().copy()
     except (pyarrow.ArrowInvalid, OSError, LookupError, AttributeError, TypeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the file system
-        fact = str(error).partition("\n")[0] or type(error).__name__
-        fix = "name files that Dataset.to_parquet wrote"
-        raise Damaged(f"read images from {path}", fact, fix) from None
+        first_line = str(error).partition("\n")[0]
+        raise Damaged(
+            f"read images from {path}",
+            first_line or type(error).__name__,
+            "name files that Dataset.to_parquet wrote",
+        ) from None

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 # What this Python compiles functions to that only return None or `...`, with a docstring and without.
 _STUBS = frozenset(
     next(filter(inspect.iscode, compile(source, "stub", "exec").co_consts)).co_code
-    for source in ("def f(): ...", "def f(): 'x'", "def f(): return ...", "def f():\n 'x'\n return ...")
+    for source in (
+        "def f(): ...",
+        "def f(): 'x'",
+        "def f(): return ...",
+        "def f():\n 'x'\n return ...",
+    )
 )
 
 
@@ -70,9 +75,9 @@ def _dots(function: Any) -> int | None:
         return None
     nodes = [node for statement in body for node in ast.walk(statement)]
     indices = [node.slice for node in nodes if isinstance(node, ast.Subscript)]
-    of_indices = {id(node) for index in indices for node in getattr(index, "elts", ())}  # x[..., 0]
+    in_indices = {id(node) for index in indices for node in getattr(index, "elts", ())}  # x[..., 0]
     dots = [node for node in nodes if isinstance(node, ast.Constant) and node.value is ...]
-    dotted_lines = [node.lineno for node in dots if id(node) not in of_indices]
+    dotted_lines = [node.lineno for node in dots if id(node) not in in_indices]
     if not dotted_lines:
         return 0
     return min(dotted_lines) + first - 1
@@ -80,20 +85,23 @@ def _dots(function: Any) -> int | None:
 
 def describe(value: Any) -> str:
     """Describe any value in a few words: "'64' (a str)", "an array of shape (3, 28), uint8"."""
-    kind = _a(type(value).__name__)
+    a_type = _a(type(value).__name__)
     try:
         if hasattr(value, "dtype") and tuple(getattr(value, "shape", ())):
-            return f"{kind} of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}"
+            dtype = str(value.dtype).removeprefix("torch.")
+            return f"{a_type} of shape {tuple(value.shape)}, {dtype}"
+        if isinstance(value, type):
+            return f"the class {value.__name__}"
         if callable(value) and hasattr(value, "__name__"):
-            return f"the {'class' if isinstance(value, type) else 'function'} {value.__name__}"
+            return f"the function {value.__name__}"
         text = " ".join(repr(value).split())
     except Exception:  # a learner's object may do anything
-        return kind
+        return a_type
     if len(text) > 60:
         text = text[:59] + "…"
     if isinstance(value, (int, float)) or value is None:
         return text
-    return f"{text} ({kind})"
+    return f"{text} ({a_type})"
 
 
 def _a(noun: str) -> str:
@@ -135,17 +143,28 @@ def close_to(
     raise Wrong(f"{what} is {describe(value)}, and {otherwise}")
 
 
-def list_is(answer: Any, expected: Sequence[int], *, what: str, mistakes: Mapping[tuple, str]) -> None:
+def list_is(
+    answer: Any,
+    expected: Sequence[int],
+    *,
+    what: str,
+    mistakes: Mapping[tuple, str],
+) -> None:
     """Require a list of numbers; `mistakes` has the remark for each likely wrong list, as a tuple."""
     if not isinstance(answer, Sequence) or isinstance(answer, str):
         raise Wrong(f"{what} is {describe(answer)}, and a list of numbers is expected")
     numbers = tuple(number(item, f"one of {what}") for item in answer)
     if numbers != tuple(expected):
-        raise Wrong(f"{what} is {describe(list(numbers))}: {mistakes.get(numbers, 'that is not it')}")
+        remark = mistakes.get(numbers, "that is not it")
+        raise Wrong(f"{what} is {describe(list(numbers))}: {remark}")
 
 
 def array_of(
-    answer: Any, *, shape: tuple[int, ...] | None = None, dtype: str | None = None, what: str = "your answer"
+    answer: Any,
+    *,
+    shape: tuple[int, ...] | None = None,
+    dtype: str | None = None,
+    what: str = "your answer",
 ) -> "numpy.ndarray":
     """Return `answer`, which may be a tensor or a list of numbers, as an array of a `shape` and `dtype`."""
     array = _as_array(answer)
@@ -163,7 +182,9 @@ def _as_array(answer: Any) -> "numpy.ndarray | None":
     import numpy
 
     try:
-        array = numpy.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
+        if hasattr(answer, "detach"):
+            answer = answer.detach().cpu()
+        array = numpy.asarray(answer)
     except Exception:  # a learner's object may do anything
         return None
     return array if array.dtype.kind in "biuf" else None
@@ -181,9 +202,9 @@ def result_of(function: Any, *args: Any, what: str = "your function") -> Any:
     try:
         result = function(*args)
     except (Exception, SystemExit) as error:
-        arguments = ", ".join(map(describe, args)) or "nothing"
+        arguments = ", ".join(map(describe, args))
         raised = f"{type(error).__name__}: {error}"
-        raise Wrong(f"{what}, called with {arguments}, raised {raised}") from error
+        raise Wrong(f"{what}, called with {arguments or 'nothing'}, raised {raised}") from error
     if is_blank(result):
         raise NotAttempted
     return result
@@ -191,12 +212,14 @@ def result_of(function: Any, *args: Any, what: str = "your function") -> Any:
 
 def returns(function: Any, args: Sequence[Any], expected: float, *, name: str, **remarks: Any) -> None:
     """Require that `function`, called with `args`, returns `expected`; remarks: see `close_to`."""
-    arguments = ", ".join(f"{arg:g}" if isinstance(arg, float) else str(arg) for arg in args)
+    arguments = [f"{arg:g}" if isinstance(arg, float) else str(arg) for arg in args]
     result = result_of(function, *args, what=name)
-    close_to(result, expected, what=f"{name}({arguments})", **remarks)
+    call = f"{name}({', '.join(arguments)})"
+    close_to(result, expected, what=call, **remarks)
 
 
 def expect_type(answer: Any, *names: str, what: str = "your answer") -> None:
     """Require an instance of a class with one of these `names`, which is not imported, or of a subclass."""
-    if not {cls.__name__ for cls in type(answer).__mro__} & set(names):
+    classes = {cls.__name__ for cls in type(answer).__mro__}
+    if classes.isdisjoint(names):
         raise Wrong(f"{what} is {describe(answer)}, and {_a(' or '.join(names))} is expected")

@@ -28,8 +28,13 @@ from labkit.display.progress import waiting
 from labkit.errors import BadInput, LabError
 from labkit.settings import Settings
 
-_MARKS = {"solved": ("ok", "✓"), "not yet": ("bad", "✕"), "not attempted": ("dim", "○")}
-_RIGHT, _CLOSE = 0.1, 2.0  # a prediction is right within 10 %, close within a factor of two
+_MARKS = {
+    "solved": ("ok", "✓"),
+    "not yet": ("bad", "✕"),
+    "not attempted": ("dim", "○"),
+}
+_RIGHT = 0.1  # a prediction is right within 10 %
+_CLOSE = 2.0  # and close within a factor of two
 _COUNTED = 100  # smaller whole numbers are counts: they are right or wrong
 _REMARKS = {"off": "more than a factor of two off", "wrong": "no"}
 
@@ -52,14 +57,14 @@ class Verdict:
         return f"{self.id} {self.state} · {self.message}"
 
     def _repr_html_(self) -> str:
-        kind, sign = _MARKS.get(self.state, ("now", ""))
-        words = cards.mark(kind, f"{sign} {self.id} {self.state}".strip())
-        head = Markup("<b>{}</b> · ").format(words)
+        colour, sign = _MARKS.get(self.state, ("now", ""))
+        state = f"{sign} {self.id} {self.state}".strip()
+        head = Markup("<b>{}</b> · ").format(cards.mark(colour, state))
         return Markup(cards.STYLE) + cards.part(head, _html(self.message))
 
 
 def _html(text: str) -> Markup:
-    """Markdown's `code` and *emphasis* as HTML."""
+    """Render Markdown's `code` and *emphasis* as HTML."""
     code = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
     return Markup(re.sub(r"(?<!\w)\*(\S[^*<>]*)(?<!\s)\*(?!\w)", r"<em>\1</em>", code))
 
@@ -78,9 +83,11 @@ def check(id: str, *answers: Any) -> Verdict:
     else:
         _solved.discard(id)
     if strict and not verdict:
-        fact = f"{verdict.state}: {verdict.message}"
-        fix = f'hint("{id}"), or unset LABKIT_CHECK'
-        raise LabError(f"count exercise {id} ({exercise.title}) as solved", fact, fix)
+        raise LabError(
+            f"count exercise {id} ({exercise.title}) as solved",
+            f"{verdict.state}: {verdict.message}",
+            f'hint("{id}"), or unset LABKIT_CHECK',
+        )
     registry.attend()
     if not verdict:
         return verdict
@@ -122,8 +129,10 @@ def _judge(exercise: Exercise, answers: tuple, seconds: float) -> Verdict:
         message = short(str(error), 300).rstrip(".")
     except (Exception, SystemExit) as error:
         state = "not yet"
-        message = f"your answer is {', '.join(map(describe, answers))}, and looking at it raised "
-        message += f"{type(error).__name__}: {short(str(error), 300).rstrip('.')}"
+        message = (
+            f"your answer is {', '.join(map(describe, answers))}, and looking at it raised "
+            f"{type(error).__name__}: {short(str(error), 300).rstrip('.')}"
+        )
     else:
         return Verdict(exercise.id, "solved", exercise.title)
     end = "" if message.endswith("?") else "."
@@ -155,17 +164,23 @@ def predict(id: str, guess: Any = ..., *, choices: Sequence[str] = ()) -> None:
     if choices:
         fits = guess in choices
     else:
-        fits = isinstance(guess, (int, float)) and not isinstance(guess, bool) and math.isfinite(guess)
+        is_number = isinstance(guess, (int, float)) and not isinstance(guess, bool)
+        fits = is_number and math.isfinite(guess)
     if not fits:
-        raise BadInput(f"keep the prediction {id}", f"it is {str(guess)[:40]!r}", f"predict {asked}")
+        raise BadInput(
+            f"keep the prediction {id}",
+            f"it is {str(guess)[:40]!r}",
+            f"predict {asked}",
+        )
     print(f"{id} · you say {shown(guess)}{_keep(id, guess)}")
 
 
 def reveal(id: str, answer: Any) -> None:
     """Print what it was, next to what was predicted, in the cell that answers the prediction `id`."""
     _require_id(id)
-    answer = answer.item() if hasattr(answer, "item") else answer  # numpy and torch
-    guess = kept.load("predictions").get(id, {}).get("guess")
+    if hasattr(answer, "item"):  # numpy and torch
+        answer = answer.item()
+    guess = _guess(id)
     if guess is None:
         print(f"{id} · it was {shown(answer)}")
         return
@@ -180,8 +195,9 @@ def predictions(lesson: str = "") -> Table:
     verdicts = []
     for id, entry in _predicted(lesson):
         if "answer" in entry:
-            rows.append((id, shown(entry["guess"]), shown(entry["answer"]), entry["verdict"]))
-            verdicts.append(entry["verdict"])
+            verdict = entry["verdict"]
+            verdicts.append(verdict)
+            rows.append((id, shown(entry["guess"]), shown(entry["answer"]), verdict))
     line = "nothing was predicted here"
     if rows:
         line = f"{verdicts.count('right')} of {len(rows)} right, {verdicts.count('close')} close"
@@ -201,14 +217,20 @@ def progress_table() -> Table:
         cells.append(f"{sum(is_solved)} of {len(is_solved)}")
         # A prediction without a verdict was not revealed yet.
         verdicts = [entry["verdict"] for _, entry in _predicted(lesson.number) if "verdict" in entry]
-        cells.append(f"{verdicts.count('right')} of {len(verdicts)}" if verdicts else "–")
+        right = f"{verdicts.count('right')} of {len(verdicts)}"
+        cells.append(right if verdicts else "–")
         rows.append((f"{lesson.number} {lesson.title}", *cells))
-    return Table(("lesson", *map(str, range(1, count + 1)), "solved", "predicted"), rows)
+    numbers = map(str, range(1, count + 1))
+    return Table(("lesson", *numbers, "solved", "predicted"), rows)
 
 
 def _predicted(lesson: str) -> list[tuple[str, dict[str, Any]]]:
     entries = sorted(kept.load("predictions").items())
     return [(id, entry) for id, entry in entries if lesson in ("", id.partition("-")[0])]
+
+
+def _guess(id: str) -> Any:
+    return kept.load("predictions").get(id, {}).get("guess")
 
 
 def _keep(id: str, guess: Any, **outcome: Any) -> str:
@@ -218,26 +240,36 @@ def _keep(id: str, guess: Any, **outcome: Any) -> str:
 
 def _verdict(guess: Any, answer: Any) -> str:
     if isinstance(answer, str) or isinstance(guess, str):
-        return "right" if str(guess).casefold() == str(answer).casefold() else "wrong"
+        is_right = str(guess).casefold() == str(answer).casefold()
+        return "right" if is_right else "wrong"
+    if guess == answer:
+        return "right"
     if isinstance(answer, int) and abs(answer) < _COUNTED:
-        return "right" if guess == answer else "wrong"
-    if guess == answer or (isinstance(answer, float) and math.isclose(guess, answer, rel_tol=_RIGHT)):
+        return "wrong"
+    if isinstance(answer, float) and math.isclose(guess, answer, rel_tol=_RIGHT):
         return "right"
     has_same_sign = guess * answer > 0
-    return "close" if has_same_sign and 1 / _CLOSE <= guess / answer <= _CLOSE else "off"
+    if has_same_sign and 1 / _CLOSE <= guess / answer <= _CLOSE:
+        return "close"
+    return "off"
 
 
 def _show_buttons(id: str, choices: Sequence[str]) -> bool:
     """Show buttons that keep what is selected; False where there are no widgets."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if not hasattr(shell, "kernel") or Settings.from_env().panel not in ("auto", "widgets"):
+    if not hasattr(shell, "kernel"):
+        return False
+    if Settings.from_env().panel not in ("auto", "widgets"):
         return False
     import ipywidgets
     from IPython.display import display
 
-    guess = kept.load("predictions").get(id, {}).get("guess")
-    value = guess if guess in choices else None
-    buttons = ipywidgets.ToggleButtons(options=choices, value=value, style={"button_width": "auto"})
+    guess = _guess(id)
+    buttons = ipywidgets.ToggleButtons(
+        options=choices,
+        value=guess if guess in choices else None,
+        style={"button_width": "auto"},
+    )
     buttons.observe(lambda change: _keep(id, change.new), names="value")
     display(buttons)
     return True
@@ -245,5 +277,8 @@ def _show_buttons(id: str, choices: Sequence[str]) -> bool:
 
 def _require_id(id: str) -> None:
     if not isinstance(id, str) or not re.fullmatch(r"\d\d[bc]?-[a-z]", id):
-        fix = 'use the id of the lesson\'s cell, such as "03-a"'
-        raise BadInput("find the prediction", f"its id is {str(id)[:40]!r}", fix)
+        raise BadInput(
+            "find the prediction",
+            f"its id is {str(id)[:40]!r}",
+            'use the id of the lesson\'s cell, such as "03-a"',
+        )

@@ -21,7 +21,13 @@ from typing import Any
 from labkit.files import atomic_write, json_object
 from labkit.settings import Settings
 
-_ENTRIES = {"solved": str, "hints": int, "predictions": dict, "minutes": dict}  # by section
+# The type of an entry, by section.
+_ENTRIES = {
+    "solved": str,
+    "hints": int,
+    "predictions": dict,
+    "minutes": dict,
+}
 
 
 def load(section: str) -> dict[str, Any]:
@@ -32,12 +38,20 @@ def load(section: str) -> dict[str, Any]:
         return {}
 
 
-def keep(section: str, id: str, value: Any, merge: Callable[[Any, Any], Any] = lambda new, old: new) -> str:
+def keep(
+    section: str,
+    id: str,
+    value: Any,
+    merge: Callable[[Any, Any], Any] = lambda new, old: new,
+) -> str:
     """Keep `value` in a section, or what `merge` makes of it and the value that is there; see `update`."""
 
     def change(content: dict[str, Any]) -> None:
         entries = content.setdefault(section, {})
-        entries[id] = merge(value, entries[id]) if id in entries else value
+        if id in entries:
+            entries[id] = merge(value, entries[id])
+        else:
+            entries[id] = value
 
     return update(change)
 

@@ -113,8 +113,11 @@ def find(id: str) -> Exercise:
     if text in exercises:
         return exercises[text]
     similar = difflib.get_close_matches(text, exercises, n=3, cutoff=0.5) or sorted(exercises)[:3]
-    fact = f"no lesson has it; there are {', '.join(map(repr, similar))}"
-    raise BadInput(f"find the exercise {text!r}", fact, "use the id in the exercise's heading")
+    raise BadInput(
+        f"find the exercise {text!r}",
+        f"no lesson has it; there are {', '.join(map(repr, similar))}",
+        "use the id in the exercise's heading",
+    )
 
 
 def attend() -> None:

@@ -110,7 +110,10 @@ def run_loop(
     folder = Path(_folders[-1].name)
     where: dict[str, Any] = {"storage_path": str(folder)}
     if store is not None:
-        where = {"storage_path": store.storage_path("checks"), "storage_filesystem": store.filesystem}
+        where = {
+            "storage_path": store.storage_path("checks"),
+            "storage_filesystem": store.filesystem,
+        }
     failures = FailureConfig(max_failures=max_failures)
     with learners_errors(name, remarks):
         run = trainer(
@@ -125,7 +128,11 @@ def run_loop(
         return result, [(metrics, checkpoint) for checkpoint, metrics in result.best_checkpoints or ()]
 
 
-def returned(train_loop: Callable[[dict], Any], config: dict[str, Any] | None = None, **options: Any) -> Any:
+def returned(
+    train_loop: Callable[[dict], Any],
+    config: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
     """Return what a loop returns on two workers; the options go to `run_loop`."""
     return run_loop(train_loop, config, num_workers=2, **options)[0].return_value
 
@@ -175,7 +182,7 @@ def _logs_held_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def learners_errors(name: str, remarks: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Engines run quietly in this block, and what the learner's code, `name`, raises becomes a verdict.
+    """Let engines run quietly in this block; what the learner's code, `name`, raises becomes a verdict.
 
     Args:
         remarks: what to say, by a part of what is raised, in place of it: a likely mistake.

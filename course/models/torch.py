@@ -39,7 +39,9 @@ def cnn(*, seed: int | None = None) -> nn.Sequential:
             nn.Flatten(),
             nn.Linear(32 * 7 * 7, 10),
         )
-    return model if seed is None else seeded(model, seed)
+    if seed is None:
+        return model
+    return seeded(model, seed)
 
 
 @torch.no_grad()
@@ -49,8 +51,10 @@ def seeded(model: nn.Module, seed: int) -> nn.Module:
     bound = 0.0
     for parameter in model.parameters():
         if parameter.dim() > 1:  # else it is the bias of the weights before it
-            bound = 1 / math.sqrt(parameter[0].numel())
-        parameter.copy_(torch.from_numpy(draws.uniform(-bound, bound, parameter.shape)))
+            inputs = parameter[0].numel()
+            bound = 1 / math.sqrt(inputs)
+        values = draws.uniform(-bound, bound, parameter.shape)
+        parameter.copy_(torch.from_numpy(values))
     return model
 
 
@@ -59,14 +63,19 @@ def parameter_distance(a: nn.Module | Mapping, b: nn.Module | Mapping) -> float:
 
     `a` and `b` are models or their ``state_dict()``. Other names or shapes are `BadInput`.
     """
-    first = a if isinstance(a, Mapping) else a.state_dict()
-    second = b if isinstance(b, Mapping) else b.state_dict()
-    if _shapes(first) != _shapes(second):
-        fact = f"the shapes of their weights are {_shapes(first)} and {_shapes(second)}"
-        raise BadInput("compare two models", fact, "compare models that were built by the same call")
+    if not isinstance(a, Mapping):
+        a = a.state_dict()
+    if not isinstance(b, Mapping):
+        b = b.state_dict()
+    if _shapes(a) != _shapes(b):
+        raise BadInput(
+            "compare two models",
+            f"the shapes of their weights are {_shapes(a)} and {_shapes(b)}",
+            "compare models that were built by the same call",
+        )
     distances = []
-    for name, weight in first.items():
-        difference = weight.cpu().double() - second[name].cpu().double()
+    for name, weight in a.items():
+        difference = weight.cpu().double() - b[name].cpu().double()
         distances.append(difference.abs().max())
     return torch.stack(distances).max().item()
 

@@ -96,7 +96,9 @@ def reduce_scatter(array: np.ndarray, group: Sequence[int] | None = None) -> Op:
 
 
 def _ranks(group: Sequence[int] | None) -> tuple[int, ...] | None:
-    return None if group is None else tuple(group)
+    if group is None:
+        return None
+    return tuple(group)
 
 
 def start(op: Op) -> Op:

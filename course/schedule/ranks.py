@@ -27,7 +27,13 @@ _LIMIT = 20.0  # seconds that a rank waits for another one
 _START = 60.0  # seconds for processes that start on a busy machine
 # Imported once, in a process from which the ranks are forked: torch takes a second and more.
 # Without torch._dynamo, each rank would import it when it makes its first optimizer.
-_PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "ray.cloudpickle", "course.schedule.ranks"]
+_PRELOADED = [
+    "torch",
+    "torch.distributed",
+    "torch._dynamo",
+    "ray.cloudpickle",
+    "course.schedule.ranks",
+]
 _HEADER = 10  # whole numbers before an array: its type, its number of axes, and their lengths
 Finish = Callable[[], Any]  # waits for a message or a collective, and returns its result
 
@@ -55,11 +61,12 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
 
     attempt = f"run {getattr(program, '__name__', 'the program')} on {world} real ranks"
     expect_int(attempt, "world", world)
-    answers, died = _answers(cloudpickle.dumps((program, args)), world, limit)
+    payload = cloudpickle.dumps((program, args))
+    answers, has_died = _answers(payload, world, limit)
     failed = [answer for answer in answers.values() if answer.error]
     failed.sort(key=lambda answer: (answer.is_echo, answer.rank))
     silent = ", ".join(str(rank) for rank in range(world) if rank not in answers)
-    if silent and died:
+    if silent and has_died:
         fact = f"a process ended without a word, and there is no answer from rank {silent}"
     elif failed:
         fact = f"rank {failed[0].rank} {failed[0].error}"
@@ -67,7 +74,8 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
         fact = f"there was no answer from rank {silent}"
     else:
         results = [pickle.loads(answers[rank].result) for rank in range(world)]
-        return Measured(results, max(answer.seconds for answer in answers.values()))
+        seconds = max(answer.seconds for answer in answers.values())
+        return Measured(results, seconds)
     raise RunFailed(attempt, fact, "run it in the simulator, which explains a deadlock")
 
 
@@ -93,7 +101,10 @@ def _answers(payload: bytes, world: int, limit: float) -> tuple[dict[int, _Answe
     others = set(multiprocessing.active_children())
     answers: dict[int, _Answer] = {}
     deadline = time.monotonic() + _START + limit
-    with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder, contextlib.ExitStack() as ends:
+    with (
+        tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder,
+        contextlib.ExitStack() as ends,
+    ):
         with interrupts.held():  # a pool that is interrupted while it starts leaves its processes
             pool = ends.enter_context(context.Pool(world, _watch_parent))
         ranks = set(multiprocessing.active_children()) - others  # the pool replaces those that end
@@ -128,7 +139,11 @@ def _rank(work: tuple[int, int, bytes, str, float]) -> _Answer:
         interfaces = {name for _, name in socket.if_nameindex()}
         os.environ["GLOO_SOCKET_IFNAME"] = "lo" if "lo" in interfaces else "lo0"
         store = dist.FileStore(f"{folder}/store", world)
-        options = {"rank": rank, "world_size": world, "timeout": timedelta(seconds=limit)}
+        options = {
+            "rank": rank,
+            "world_size": world,
+            "timeout": timedelta(seconds=limit),
+        }
         dist.init_process_group("gloo", store=store, **options)
         program, args = pickle.loads(payload)
         answering = _Answering(program(rank, world, *args))
@@ -144,7 +159,8 @@ def _rank(work: tuple[int, int, bytes, str, float]) -> _Answer:
         if answering is not None and answering.doing:
             place = f" when it {answering.doing}"
         else:
-            place = f" (line {traceback.extract_tb(error.__traceback__)[-1].lineno})"
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f" (line {frame.lineno})"
         return _Answer(rank, error=f"raised {type(error).__name__}: {text}{place}")
 
 
@@ -199,7 +215,9 @@ class _Answering:
         number = self.messages[op.kind, op.peer]
         self.messages[op.kind, op.peer] += 1
         tags = (2 * number, 2 * number + 1)  # of the header and of the array
-        return self._send(op, tags) if op.kind == "send" else self._recv(op, tags)
+        if op.kind == "send":
+            return self._send(op, tags)
+        return self._recv(op, tags)
 
     def _send(self, op: Op, tags: tuple[int, int]) -> Finish:
         import torch
@@ -207,7 +225,8 @@ class _Answering:
 
         array = np.ascontiguousarray(op.array)
         header = torch.zeros(_HEADER, dtype=torch.int64)
-        header[: array.ndim + 2] = torch.tensor([ord(array.dtype.char), array.ndim, *array.shape])
+        described = [ord(array.dtype.char), array.ndim, *array.shape]
+        header[: len(described)] = torch.tensor(described)
         content = torch.from_numpy(array)
         header_sent = dist.isend(header, op.peer, tag=tags[0])
         content_sent = dist.isend(content, op.peer, tag=tags[1])
@@ -227,8 +246,8 @@ class _Answering:
 
         def finish() -> np.ndarray:
             work.wait()
-            kind, axes, *shape = header.tolist()
-            array = np.empty(shape[:axes], np.dtype(chr(kind)))
+            dtype, axes, *shape = header.tolist()
+            array = np.empty(shape[:axes], np.dtype(chr(dtype)))
             dist.recv(torch.from_numpy(array), op.peer, tag=tags[1])
             return array
 

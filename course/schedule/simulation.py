@@ -18,7 +18,8 @@ from labkit.display import cards
 from labkit.display.formatting import plural
 from labkit.errors import RunFailed, expect_int
 
-ALPHA, BETA = 0.1, 0.05  # units of time for a message, and for each megabyte of it
+ALPHA = 0.1  # units of time for a message
+BETA = 0.05  # and for each megabyte of it
 MEGABYTE = 1000  # bytes that count as a megabyte, so that small arrays stand for large ones
 
 
@@ -51,20 +52,28 @@ class Simulated:
     @cached_property
     def bubble(self) -> float:
         """The share of the ranks' time in which they didn't compute."""
+        if not self.time:
+            return 0.0
         busy = sum(event.end - event.begin for event in self.events if event.kind == "compute")
-        return 1 - busy / (self.time * len(self.results)) if self.time else 0.0
+        return 1 - busy / (self.time * len(self.results))
 
     def __repr__(self) -> str:
-        most = f"at most {_short(max(self.memory))} MB held and {_short(max(self.sent))} MB sent by a rank"
         ranks = plural(len(self.results), "rank")
-        return f"simulated: {ranks}, {self.time:.2f} units of time, bubble {self.bubble:.0%}, {most}"
+        held = _short(max(self.memory))
+        sent = _short(max(self.sent))
+        return (
+            f"simulated: {ranks}, {self.time:.2f} units of time, bubble {self.bubble:.0%}, "
+            f"at most {held} MB held and {sent} MB sent by a rank"
+        )
 
     def _repr_html_(self) -> str:
         return str(cards.figure(repr(self), drawing(self)))
 
 
 def _short(mb: float) -> str:
-    return f"{mb:,.0f}" if mb >= 100 else f"{mb:.3g}"
+    if mb >= 100:
+        return f"{mb:,.0f}"
+    return f"{mb:.3g}"
 
 
 def run(
@@ -84,13 +93,27 @@ def run(
         RunFailed: a deadlock, a message that no rank received or waited for, collectives that don't fit
             together, a missing ``yield``, or a rank that changes an array of `args`.
     """
-    return _Simulation(program, world, args, alpha, beta, megabyte).run()
+    simulation = _Simulation(
+        program,
+        world,
+        args,
+        alpha,
+        beta,
+        megabyte,
+    )
+    return simulation.run()
 
 
 class _Simulation:
     """One simulation. Ranks are advanced in the order of simulated time, so links are used in that order."""
 
-    def __init__(self, program: Callable, world: int, args: tuple, *costs: float) -> None:
+    def __init__(
+        self,
+        program: Callable,
+        world: int,
+        args: tuple,
+        *costs: float,
+    ) -> None:
         self.name = getattr(program, "__name__", "the program")
         expect_int(f"simulate {self.name}", "world", world)
         self.world = world
@@ -98,12 +121,16 @@ class _Simulation:
         self.outside = _roots(args)
         self.ranks = [program(rank, world, *map(_read_only, args)) for rank in range(world)]
         if not all(isinstance(generator, Generator) for generator in self.ranks):
-            raise self._error(f"{self.name} is no generator: it has no `yield`", "yield compute(1)")
+            raise self._error(
+                f"{self.name} is no generator: it has no `yield`",
+                "yield compute(1)",
+            )
         self.results: list[Any] = [None] * world
         self.running = set(range(world))
         self.waiting: dict[int, Event] = {}
-        self.queue: list[tuple[float, int, int, Event | None]]
-        self.queue = [(0.0, rank, rank, None) for rank in range(world)]
+        self.queue: list[tuple[float, int, int, Event | None]] = []
+        for rank in range(world):
+            self.queue.append((0.0, rank, rank, None))
         self.order = itertools.count(world)
         self.open: dict[tuple, deque[Event]] = defaultdict(deque)  # messages and collectives that lack a side
         self.calls: Counter[tuple] = Counter()  # collectives of each (rank, group)
@@ -118,14 +145,16 @@ class _Simulation:
             self._advance(rank, now, event)
         if self.running:
             raise self._deadlock()
-        alone = [event for events in self.open.values() for event in events]
+        alone = list(itertools.chain(*self.open.values()))
         if alone:
             fact = "; ".join(f"{event} has no counterpart" for event in alone[:3])
             raise self._error(fact, "each send needs one recv on the other rank")
         for event in self.events:
             if not event.waited:
-                fix = "`yield wait(…)` with what `start` returned; until then the array may still be in use"
-                raise self._error(f"{event} by `start` and never waits for it", fix)
+                raise self._error(
+                    f"{event} by `start` and never waits for it",
+                    "`yield wait(…)` with what `start` returned; until then the array may still be in use",
+                )
         self.events.sort(key=lambda event: event.end)
         return Simulated(self.results, self.events, self.sent, self.held)
 
@@ -166,11 +195,15 @@ class _Simulation:
         if frame.line:
             line += f", `{frame.line}`"
         if "read-only" in str(error):
-            fact = f"rank {rank} changes, {line}, an array that it was given and that belongs to the caller"
-            raise self._error(fact, "copy the array first, with `.copy()`") from None
+            raise self._error(
+                f"rank {rank} changes, {line}, an array that it was given and that belongs to the caller",
+                "copy the array first, with `.copy()`",
+            ) from None
         if "'Op'" in str(error):
-            fact = f"rank {rank} computes, {line}, with a message or collective that it didn't yield"
-            raise self._error(fact, "`total = yield all_reduce(…)` returns the sum") from None
+            raise self._error(
+                f"rank {rank} computes, {line}, with a message or collective that it didn't yield",
+                "`total = yield all_reduce(…)` returns the sum",
+            ) from None
         error.add_note(f"on rank {rank} {line}")
 
     def _resume(self, event: Event, time: float) -> None:
@@ -179,17 +212,21 @@ class _Simulation:
     def _ask(self, rank: int, now: float, op: Any) -> Event:
         """Return the event that a rank yields: a new one, or for `wait` the one that was started."""
         if not isinstance(op, Op):
-            raise self._error(f"rank {rank} yields {op!r:.60}", "yield compute(1), send(…), recv(…)")
+            raise self._error(
+                f"rank {rank} yields {op!r:.60}",
+                "yield compute(1), send(…), recv(…)",
+            )
         op.yielded = True
         line = _frames(self.ranks[rank])[-1].f_lineno
         if op.kind == "wait":
-            if not isinstance(op.inner, Event):
-                fact = f"rank {rank} waits in line {line} for {op.inner!r:.60}"
-                if isinstance(op.inner, Op):
-                    fact += ", which was made without `yield`"
-                raise self._error(fact, "started = yield start(…)")
-            op.inner.waited = True
-            return op.inner
+            started = op.inner
+            if isinstance(started, Event):
+                started.waited = True
+                return started
+            fact = f"rank {rank} waits in line {line} for {started!r:.60}"
+            if isinstance(started, Op):
+                fact += ", which was made without `yield`"
+            raise self._error(fact, "started = yield start(…)")
         if op.kind == "start":
             event = Event(rank, op.inner, now, line)
         else:
@@ -204,7 +241,10 @@ class _Simulation:
             event.op.yielded = True
             self._collective(event)
         else:
-            raise self._error(f"rank {rank} starts {op.inner!r:.60}", "start a message or a collective")
+            raise self._error(
+                f"rank {rank} starts {op.inner!r:.60}",
+                "start a message or a collective",
+            )
         return event
 
     def _message(self, event: Event) -> None:
@@ -212,8 +252,10 @@ class _Simulation:
         peer = event.op.peer
         is_rank = isinstance(peer, (int, np.integer)) and 0 <= peer < self.world
         if not is_rank or peer == rank:
-            fact = f"{event}, and there are ranks 0 to {self.world - 1}, itself not counted"
-            raise self._error(fact, "(rank + 1) % world is the right neighbour")
+            raise self._error(
+                f"{event}, and there are ranks 0 to {self.world - 1}, itself not counted",
+                "(rank + 1) % world is the right neighbour",
+            )
         pair = (rank, peer) if event.kind == "send" else (peer, rank)
         self.open[event.kind, pair].append(event)
         sends = self.open["send", pair]
@@ -223,14 +265,26 @@ class _Simulation:
         send = sends.popleft()
         receive = receives.popleft()
         mb = send.op.array.nbytes / self.megabyte
-        begin = max(event.posted, self.free["out", send.rank], self.free["in", receive.rank])
-        end = begin + self.alpha + self.beta * mb
-        self.free["out", send.rank] = end
-        self.free["in", receive.rank] = end
+        links = [("out", send.rank), ("in", receive.rank)]
+        begin, end = self._use(links, event.posted, 1, mb)
         self.sent[send.rank] += mb
         receive.value = send.op.array
         self._finish(send, begin, end, mb)
         self._finish(receive, begin, end, mb)
+
+    def _use(
+        self,
+        links: list[tuple[str, int]],
+        posted: float,
+        rounds: int,
+        mb: float,
+    ) -> tuple[float, float]:
+        """Use links as soon as all of them are free; return when that begins and ends."""
+        begin = max(posted, *(self.free[link] for link in links))
+        end = begin + self.alpha * rounds + self.beta * mb
+        for link in links:
+            self.free[link] = end
+        return begin, end
 
     def _collective(self, event: Event) -> None:
         """Let a collective take the time of a ring, once all ranks of its group have called it."""
@@ -246,11 +300,10 @@ class _Simulation:
         if event.kind == "all_reduce":
             rounds *= 2  # reduce_scatter, then all_gather
         mb = rounds * whole.nbytes / len(calls) / self.megabyte
-        links = [(way, call.rank) for way in ("out", "in") for call in calls]
-        begin = max([event.posted, *(self.free[link] for link in links)])
-        end = begin + self.alpha * rounds + self.beta * mb
-        for link in links:
-            self.free[link] = end
+        links = []
+        for call in calls:
+            links += [("out", call.rank), ("in", call.rank)]
+        begin, end = self._use(links, event.posted, rounds, mb)
         for call, value in zip(calls, values, strict=True):
             call.value = value.copy()
             self.sent[call.rank] += mb
@@ -261,12 +314,16 @@ class _Simulation:
         first = calls[0]
         shape = first.op.array.shape
         for call in calls:
-            if (call.kind, call.op.array.shape) != (first.kind, shape):
-                fact = f"{first}, but {call} at the same place"
-                raise self._error(fact, "all ranks make the same collective calls, in the same order")
+            if call.kind != first.kind or call.op.array.shape != shape:
+                raise self._error(
+                    f"{first}, but {call} at the same place",
+                    "all ranks make the same collective calls, in the same order",
+                )
         if first.kind == "reduce_scatter" and shape[0] % len(calls):
-            fact = f"{first}, and {shape[0]} rows can't be cut into {len(calls)} equal parts"
-            raise self._error(fact, "pad the array")
+            raise self._error(
+                f"{first}, and {shape[0]} rows can't be cut into {len(calls)} equal parts",
+                "pad the array",
+            )
         arrays = [call.op.array for call in calls]
         if first.kind == "all_gather":
             whole = np.concatenate(arrays)
@@ -295,13 +352,17 @@ class _Simulation:
 
     def _deadlock(self) -> RunFailed:
         for rank, name, op in self._without_yield():
-            fact = f"deadlock: `{name}` of rank {rank} is {op!r}, made without `yield`, so it was never sent"
-            return self._error(f"{fact}, and the others wait for it", f"`{name} = yield {op!r}`")
+            return self._error(
+                f"deadlock: `{name}` of rank {rank} is {op!r}, made without `yield`, so it was never sent, "
+                "and the others wait for it",
+                f"`{name} = yield {op!r}`",
+            )
         waits = {rank: sorted(self._missing(event)) for rank, event in sorted(self.waiting.items())}
         circle = _circle(waits)
         # All others wait for a rank of the circle.
         shown = [rank for rank in waits if not circle or rank in circle]
-        fact = "deadlock: " + "; ".join(self._waits_for(rank, waits[rank]) for rank in shown[:8])
+        sentences = [self._waits_for(rank, waits[rank]) for rank in shown[:8]]
+        fact = f"deadlock: {'; '.join(sentences)}"
         fix = "each send needs one recv, and all ranks of a group make the same collective calls"
         if circle:
             fact += f". They wait in a circle: {' → '.join(map(str, circle))}"
@@ -312,10 +373,11 @@ class _Simulation:
     def _waits_for(self, rank: int, others: list[int]) -> str:
         ended = [other for other in others if other not in self.running]
         named = ended or others
-        text = f"{self.waiting[rank]} and waits for rank{'s' if len(named) > 1 else ''} "
-        text += ", ".join(map(str, named))
+        ranks = "ranks" if len(named) > 1 else "rank"
+        text = f"{self.waiting[rank]} and waits for {ranks} {', '.join(map(str, named))}"
         if ended:
-            text += f", which {'have' if len(ended) > 1 else 'has'} returned already"
+            have = "have" if len(ended) > 1 else "has"
+            text += f", which {have} returned already"
         return text
 
     def _without_yield(self) -> Iterator[tuple[int, str, Op]]:
@@ -362,9 +424,10 @@ def _read_only(argument: Any) -> Any:
         view = argument.view()
         view.flags.writeable = False
         return view
-    if type(argument) in (list, tuple):
-        return type(argument)(map(_read_only, argument))
-    if type(argument) is dict:
+    container = type(argument)
+    if container in (list, tuple):
+        return container(map(_read_only, argument))
+    if container is dict:
         return {key: _read_only(value) for key, value in argument.items()}
     return argument
 
@@ -377,9 +440,10 @@ def _roots(value: Any) -> dict[int, int]:
         return {id(value): value.nbytes}
     if isinstance(value, Event):
         return _roots(value.value)
-    parts = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        value = list(value.values())
     roots: dict[int, int] = {}
-    if isinstance(value, (dict, list, tuple, set, deque)):
-        for part in parts:
+    if isinstance(value, (list, tuple, set, deque)):
+        for part in value:
             roots |= _roots(part)
     return roots

@@ -60,7 +60,9 @@ def check_worker_capacity(
     """
     expect_int("start workers", "workers", workers)
     each = _asked(each)
-    attempt = f"start {plural(workers, 'worker')}" + (f" with {_amounts(each)} each" if each else "")
+    attempt = f"start {plural(workers, 'worker')}"
+    if each:
+        attempt += f" with {_amounts(each)} each"
     wrong = _wrong_case(nodes, each) or _lacking_labels(nodes, labels)
     if wrong:
         _refuse(attempt, *wrong, ours=ours)
@@ -69,21 +71,29 @@ def check_worker_capacity(
         nodes = [node for node in nodes if _has_labels(node, labels[0])]
     more = _node_with(nodes, each, ours=ours)
     room, why, fix = _room([_places(node, each) for node in nodes], strategy)
-    used = workers * each.get("CPU", 0)
-    cpus = sum(node.cpus for node in nodes)
     if room < workers:
-        fact = f"the cluster has room for {room} of them{why} ({_available(nodes, each)})"
         if room:
             fewer = f"num_workers={room}"
         elif any(name.startswith(_ACCELERATOR) for name in each):
             fewer = "leave accelerator_type out"
         else:
             fewer = "ask for less per worker"
-        _refuse(attempt, fact, ", or ".join(filter(None, (fix, fewer, more))), ours=ours)
-    elif data and cpus - used < 1:
-        fact = f"they would use {used:g} of {cpus:g} CPUs, and the data pipeline needs one itself"
-        fix = f"one worker fewer, resources_per_worker={{'CPU': 0.5}}, or {more}"
-        _refuse(f"{attempt}, fed by Ray Data", fact, fix, ours=ours)
+        _refuse(
+            attempt,
+            f"the cluster has room for {room} of them{why} ({_available(nodes, each)})",
+            _alternatives(fix, fewer, more),
+            ours=ours,
+        )
+        return
+    used = workers * each.get("CPU", 0)
+    cpus = sum(node.cpus for node in nodes)
+    if data and cpus - used < 1:
+        _refuse(
+            f"{attempt}, fed by Ray Data",
+            f"they would use {used:g} of {cpus:g} CPUs, and the data pipeline needs one itself",
+            f"one worker fewer, resources_per_worker={{'CPU': 0.5}}, or {more}",
+            ours=ours,
+        )
 
 
 def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str, ours: bool = True) -> None:
@@ -99,8 +109,9 @@ def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str,
         "memory": options.get("memory"),
         **(options.get("resources") or {}),
     }
-    if options.get("accelerator_type"):
-        each[_ACCELERATOR + options["accelerator_type"]] = 0.001
+    accelerator = options.get("accelerator_type")
+    if accelerator:
+        each[_ACCELERATOR + accelerator] = 0.001
     selector = options.get("label_selector") or {}
     wrong = _lacking_labels(nodes, [selector])
     if wrong:
@@ -125,27 +136,49 @@ def check_bundles_fit(
     if wrong:
         _refuse(attempt, *wrong, ours=ours)
         return
-    have = sum((Counter(node.resources) for node in nodes), Counter())
-    fix = "ask for less"
-    lacking = [each for each in bundles if not any(_places(node, each) for node in nodes)]
+    lacking = _lacking_resources(nodes, bundles, together, strategy)
     if lacking:
-        each = dict(sorted(lacking[0].items()))
-        fact = f"each needs {_amounts(each)} of one node, and no node has that ({_available(nodes, each)})"
-    elif strategy == "STRICT_PACK" and not any(_places(node, together) for node in nodes):
-        fact = f"each needs {_amounts(together)} of one node, because its strategy is STRICT_PACK, and no "
-        fact += f"node has that ({_available(nodes, together)})"
-        fix = 'strategy="PACK"'
-    elif strategy == "STRICT_SPREAD" and len(bundles) > len(nodes):
-        fact = f"each needs {plural(len(bundles), 'node')}, because its strategy is STRICT_SPREAD, and the "
-        fact += f"cluster has {plural(len(nodes), 'node')}"
-        fix = 'strategy="SPREAD"'
-    elif any(amount > have[name] + 1e-6 for name, amount in together.items()):
-        fact = f"each needs {_amounts(together)}, and all nodes together have less "
-        fact += f"({_available(nodes, together)})"
-    else:
-        return
-    more = _node_with(nodes, together, ours=ours)
-    _refuse(attempt, fact, ", or ".join(filter(None, (fix, more))), ours=ours)
+        fact, fix = lacking
+        more = _node_with(nodes, together, ours=ours)
+        _refuse(attempt, fact, _alternatives(fix, more), ours=ours)
+
+
+def _lacking_resources(
+    nodes: list[Node],
+    bundles: Sequence[Mapping[str, float]],
+    together: Mapping[str, float],
+    strategy: str,
+) -> Problem | None:
+    """Return the problem with bundles that the nodes never have; `together` is the sum of the bundles."""
+    for bundle in bundles:
+        if not any(_places(node, bundle) for node in nodes):
+            each = dict(sorted(bundle.items()))
+            return (
+                f"each needs {_amounts(each)} of one node, and no node has that ({_available(nodes, each)})",
+                "ask for less",
+            )
+    needs = f"each needs {_amounts(together)}"
+    available = _available(nodes, together)
+    if strategy == "STRICT_PACK" and not any(_places(node, together) for node in nodes):
+        return (
+            f"{needs} of one node, because its strategy is STRICT_PACK, and no node has that ({available})",
+            'strategy="PACK"',
+        )
+    if strategy == "STRICT_SPREAD" and len(bundles) > len(nodes):
+        return (
+            f"each needs {plural(len(bundles), 'node')}, because its strategy is STRICT_SPREAD, "
+            f"and the cluster has {plural(len(nodes), 'node')}",
+            'strategy="SPREAD"',
+        )
+    have = sum((Counter(node.resources) for node in nodes), Counter())
+    if any(amount > have[name] + 1e-6 for name, amount in together.items()):
+        return f"{needs}, and all nodes together have less ({available})", "ask for less"
+    return None
+
+
+def _alternatives(*fixes: str) -> str:
+    """Join the fixes that there are."""
+    return ", or ".join(filter(None, fixes))
 
 
 def _asked(each: Mapping[str, float | None]) -> dict[str, float]:
@@ -161,7 +194,7 @@ def _room(places: list[int], strategy: str) -> tuple[int, str, str]:
     if strategy == "STRICT_SPREAD":
         number = "is one" if len(places) == 1 else f"are {len(places)}"
         why = f", because STRICT_SPREAD puts each on a node of its own and there {number}"
-        return sum(map(bool, places)), why, 'placement_strategy="SPREAD"'
+        return len(places) - places.count(0), why, 'placement_strategy="SPREAD"'
     if strategy == "STRICT_PACK" and len(places) > 1:
         why = ", because STRICT_PACK puts all of them on one node"
         return max(places), why, 'placement_strategy="PACK"'
@@ -170,7 +203,10 @@ def _room(places: list[int], strategy: str) -> tuple[int, str, str]:
 
 def _places(node: Node, each: Mapping[str, float]) -> int:
     """Return how many times a node has these resources."""
-    times = (math.floor(node.resources.get(name, 0) / amount + 1e-9) for name, amount in each.items())
+    times = []
+    for name, amount in each.items():
+        available = node.resources.get(name, 0)
+        times.append(math.floor(available / amount + 1e-9))
     return min(times, default=10**6)
 
 
@@ -179,13 +215,15 @@ def _node_with(nodes: list[Node], each: Mapping[str, float], *, ours: bool) -> s
     most = max((node.resources.get(_MEMORY, 0) for node in nodes), default=0)
     if each.get(_MEMORY, 0) > most:
         return ""
-    own = [name for name in each if name not in _STANDARD]
-    kinds = [name.removeprefix(_ACCELERATOR) for name in own if name.startswith(_ACCELERATOR)]
-    if kinds:
-        return f"connect to a cluster that has a {kinds[0]}"
+    for name in each:
+        if name.startswith(_ACCELERATOR):
+            return f"connect to a cluster that has a {name.removeprefix(_ACCELERATOR)}"
     if not ours:
         return "add such a node"
-    return f"lab.add_node(cpus=…, resources={{{own[0]!r}: …}})" if own else "lab.add_node(cpus=…)"
+    for name in each:
+        if name not in _STANDARD:
+            return f"lab.add_node(cpus=…, resources={{{name!r}: …}})"
+    return "lab.add_node(cpus=…)"
 
 
 def _wrong_case(nodes: list[Node], each: Mapping[str, float]) -> Problem | None:
@@ -193,21 +231,29 @@ def _wrong_case(nodes: list[Node], each: Mapping[str, float]) -> Problem | None:
     right = {name.lower(): name for name in _STANDARD}
     for name, amount in each.items():
         meant = right.get(name.lower(), name)
-        if meant != name and not any(node.resources.get(name) for node in nodes):
-            fact = f"no node has the resource {name!r}, and Ray's own is spelled {meant!r}"
-            return fact, f"{{{meant!r}: {amount:g}}} in place of {{{name!r}: {amount:g}}}"
+        if meant == name or any(node.resources.get(name) for node in nodes):
+            continue
+        return (
+            f"no node has the resource {name!r}, and Ray's own is spelled {meant!r}",
+            f"{{{meant!r}: {amount:g}}} in place of {{{name!r}: {amount:g}}}",
+        )
     return None
 
 
 def _lacking_labels(nodes: list[Node], selectors: Sequence[Mapping[str, str]]) -> Problem | None:
     """Return the problem with labels that no node has."""
     for selector in selectors:
-        if selector and not any(_has_labels(node, selector) for node in nodes):
-            asked = {node.name: {name: node.labels.get(name) for name in selector} for node in nodes}
-            has = ", ".join(f"{node} {labels}" for node, labels in asked.items())
-            fact = f"each needs a node with the labels {dict(selector)}, and none has them "
-            fact += f"({has or 'no node'})"
-            return fact, "leave label_selector out, or use a cluster with such a node"
+        if any(_has_labels(node, selector) for node in nodes) or not selector:
+            continue
+        has = []
+        for node in nodes:
+            labels = {name: node.labels.get(name) for name in selector}
+            has.append(f"{node.name} {labels}")
+        return (
+            f"each needs a node with the labels {dict(selector)}, and none has them "
+            f"({', '.join(has) or 'no node'})",
+            "leave label_selector out, or use a cluster with such a node",
+        )
     return None
 
 
@@ -215,15 +261,17 @@ def _has_labels(node: Node, selector: Mapping[str, str]) -> bool:
     """Return whether a node has labels as Ray's selectors want them: "a", "!a", "in(a,b)" or "!in(a,b)"."""
     for name, wanted in selector.items():
         wanted = wanted.strip()
-        values = wanted.removeprefix("!").removeprefix("in(").removesuffix(")").split(",")
-        is_among = node.labels.get(name) in [value.strip() for value in values]
+        listed = wanted.removeprefix("!").removeprefix("in(").removesuffix(")")
+        values = [value.strip() for value in listed.split(",")]
+        is_among = node.labels.get(name) in values
         if is_among == wanted.startswith("!"):
             return False
     return True
 
 
 def _amounts(each: Mapping[str, float]) -> str:
-    return " and ".join(_amount(name, amount) for name, amount in each.items())
+    amounts = [_amount(name, amount) for name, amount in each.items()]
+    return " and ".join(amounts)
 
 
 def _amount(name: str, amount: float) -> str:
@@ -237,7 +285,10 @@ def _amount(name: str, amount: float) -> str:
 
 def _available(nodes: list[Node], each: Mapping[str, float]) -> str:
     """Return what each node has of these resources."""
-    has = [" ".join([node.name, *(_has(node, name) for name in each)]) for node in nodes]
+    has = []
+    for node in nodes:
+        resources = [_has(node, name) for name in each]
+        has.append(" ".join([node.name, *resources]))
     return ", ".join(has) or "no node"
 
 
@@ -257,14 +308,25 @@ def waits_for(turns: Sequence[list[dict[str, float]]] = ()) -> str:
     import ray
 
     job = ray.get_runtime_context().get_job_id()
-    groups = [group for id, group in ray.util.placement_group_table().items() if id.endswith(job)]
-    made = [_bundles_of(group) for group in groups if group["state"] == "CREATED"]
-    excused = turns if any(bundles in turns for bundles in made) else ()
-    for group in groups:
+    pending = []
+    has_turn = False
+    for id, group in ray.util.placement_group_table().items():
+        if not id.endswith(job):
+            continue
+        if group["state"] == "PENDING":
+            pending.append(group)
+        elif group["state"] == "CREATED" and _bundles_of(group) in turns:
+            has_turn = True
+    for group in pending:
         bundles = _bundles_of(group)
-        if group["state"] == "PENDING" and bundles not in excused:
-            strategy = group.get("strategy", "PACK")
-            return words_on_a_wait(bundles, strategy, ray.available_resources(), ray.cluster_resources())
+        if has_turn and bundles in turns:
+            continue
+        return words_on_a_wait(
+            bundles,
+            group.get("strategy", "PACK"),
+            ray.available_resources(),
+            ray.cluster_resources(),
+        )
     return ""
 
 
@@ -273,30 +335,38 @@ def _bundles_of(group: dict[str, Any]) -> list[dict[str, float]]:
 
 
 def words_on_a_wait(
-    bundles: list[dict[str, float]], strategy: str, free: Mapping[str, float], there: Mapping[str, float]
+    bundles: list[dict[str, float]],
+    strategy: str,
+    free: Mapping[str, float],
+    there: Mapping[str, float],
 ) -> str:
     """Return a line on what is waited for; `free` is what the cluster has left of what is `there`."""
     amounts = sum(map(Counter, bundles), Counter())
     if not amounts:
         return ""
-    words = " and ".join(_awaited(name, amount, free, there) for name, amount in amounts.items())
+    awaited = [_awaited(name, amount, free, there) for name, amount in amounts.items()]
+    wait = f"waiting for {' and '.join(awaited)}"
     is_free = all(free.get(name, 0) >= amount for name, amount in amounts.items())
-    if is_free and len(bundles) > 1 and strategy == "STRICT_SPREAD":
-        where = f"on {len(bundles)} different nodes (STRICT_SPREAD)"
-        return f'waiting for {words} {where}: placement_strategy="SPREAD", or add a node'
-    if is_free and len(bundles) > 1 and strategy == "STRICT_PACK":
-        fix = 'placement_strategy="PACK", or a larger node'
-        return f"waiting for {words} on one node (STRICT_PACK): {fix}"
-    fix = "ask for less, end what holds the rest, or add a node; if nothing holds it, start the cluster again"
-    return f"waiting for {words}: {fix}"
+    if is_free and len(bundles) > 1:
+        if strategy == "STRICT_SPREAD":
+            return (
+                f"{wait} on {len(bundles)} different nodes (STRICT_SPREAD): "
+                'placement_strategy="SPREAD", or add a node'
+            )
+        if strategy == "STRICT_PACK":
+            return f'{wait} on one node (STRICT_PACK): placement_strategy="PACK", or a larger node'
+    return (
+        f"{wait}: ask for less, end what holds the rest, or add a node; if nothing holds it, start the "
+        "cluster again"
+    )
 
 
 def _awaited(name: str, amount: float, free: Mapping[str, float], there: Mapping[str, float]) -> str:
-    words = _amount(name, amount)
+    text = _amount(name, amount)
     if name.startswith(_ACCELERATOR):
-        return words if there.get(name) else f"{words} (no node has one)"
+        return text if there.get(name) else f"{text} (no node has one)"
     shown = size if name == _MEMORY else "{:g}".format
-    return f"{words} ({shown(free.get(name, 0))} of {shown(there.get(name, 0))} free)"
+    return f"{text} ({shown(free.get(name, 0))} of {shown(there.get(name, 0))} free)"
 
 
 def _refuse(attempt: str, fact: str, fix: str, *, ours: bool) -> None:

@@ -69,9 +69,10 @@ class Lab:
     def id(self) -> str:
         """What identifies the home folder on this host; "" if there is no such folder."""
         with contextlib.suppress(OSError):
-            status = os.stat(self.home)  # one folder may be mounted at several paths
+            status = os.stat(self.home)  # a folder may be mounted at several paths
             text = f"{machine.host_id()} {status.st_dev} {status.st_ino}"
-            return hashlib.sha256(text.encode()).hexdigest()[:12]
+            digest = hashlib.sha256(text.encode())
+            return digest.hexdigest()[:12]
         return ""
 
     @property
@@ -79,8 +80,8 @@ class Lab:
         """The folder for its sockets and notes: in the home, if that path is short ASCII."""
         folder = self.home / "ray"
         if not str(folder).isascii() or len(str(folder)) + _SOCKET_TAIL > temporary.SOCKET_LIMIT:
-            digest = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:8]
-            folder = Path(f"/tmp/labkit-{os.getuid()}-{digest}")
+            digest = hashlib.sha256(os.fsencode(self.home))
+            folder = Path(f"/tmp/labkit-{os.getuid()}-{digest.hexdigest()[:8]}")
         # Ray opens its own folder to every user (mode 0777); the one around it protects it.
         return folder / machine.host_id()
 
@@ -93,10 +94,14 @@ class Lab:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         # In /tmp, a link may be a neighbour's.
         status = folder.lstat() if folder.parent == Path("/tmp") else folder.stat()
+        is_own = status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode)
         is_open = stat.S_IMODE(status.st_mode) & 0o077
-        if status.st_uid != os.getuid() or is_open or not stat.S_ISDIR(status.st_mode):
-            fix = f"chmod 700 {folder}, or set LABKIT_HOME to a folder of yours"
-            raise BadInput(f"use {folder} for sockets", "other users may enter it", fix)
+        if is_open or not is_own:
+            raise BadInput(
+                f"use {folder} for sockets",
+                "other users may enter it",
+                f"chmod 700 {folder}, or set LABKIT_HOME to a folder of yours",
+            )
         own.mkdir(exist_ok=True)
         return own
 
@@ -143,35 +148,45 @@ class Lab:
         )
         connection.close()
         if "error" in answer:
-            fix = "make that folder writable, or set LABKIT_HOME to one that is and has space"
-            raise LabError(f"start {Path(command[0]).name}", answer["error"], fix)
+            raise LabError(
+                f"start {Path(command[0]).name}",
+                answer["error"],
+                "make that folder writable, or set LABKIT_HOME to one that is and has space",
+            )
         return Started(self, answer["pid"])
 
     def use(self, group: str, *, keep: float = KEEP_SECONDS) -> None:
         """Keep a group running until `keep` seconds after this process has ended, or until `leave`."""
         use = {"group": group, "pid": os.getpid(), "keep": keep}
         connection, _ = self._request("use", [], **use)
-        threading.Thread(target=self._stay, args=[use, connection], name="labkit-use", daemon=True).start()
+        thread = threading.Thread(
+            target=self._stay,
+            args=[use, connection],
+            name="labkit-use",
+            daemon=True,
+        )
+        thread.start()
 
     def _stay(self, use: dict[str, Any], connection: socket.socket) -> None:
         """Wait until this process leaves the group or it is stopped; replace a supervisor that was killed."""
+        group = use["group"]
         while True:
             with connection, contextlib.suppress(OSError):
                 if connection.recv(1):  # `supervisor.ENDED`
                     return
             try:
-                if use["group"] not in self.groups():
+                if group not in self.groups():
                     return
                 connection, _ = self._request("use", [], **use)
             except (LabError, OSError):
                 return
-            if use["group"] not in self.groups():  # `stop` was ending it: there is nothing to look after
-                self.stop(use["group"])
+            if group not in self.groups():  # `stop` was ending it: there is nothing to look after
+                self.stop(group)
 
     def leave(self, group: str) -> bool:
         """End this process's use of a group, which is not stopped. Return whether others use it."""
-        answer = self._ask("leave", group=group, pid=os.getpid())
-        return bool(answer and answer.get("in_use"))
+        answer = self._ask("leave", group=group, pid=os.getpid()) or {}
+        return bool(answer.get("in_use"))
 
     def users(self) -> dict[str, list[int]]:
         """Return the pids of the processes that use each group; without a supervisor, none."""
@@ -203,9 +218,10 @@ class Lab:
     def _ask(self, do: str, **arguments: Any) -> Any:
         """Ask the supervisor; None if there is none, or one of another version."""
         connection = self._open()
-        if connection is not None:
-            with connection, contextlib.suppress(OSError, ValueError, LabError):  # it was killed
-                return _answer(connection, do, [], **arguments)
+        if connection is None:
+            return None
+        with connection, contextlib.suppress(OSError, ValueError, LabError):  # it was killed
+            return _answer(connection, do, [], **arguments)
         return None
 
     def _request(self, do: str, files: list[int], **arguments: Any) -> tuple[socket.socket, Any]:
@@ -246,7 +262,13 @@ class Lab:
     def _start_supervisor(self, log: Path) -> subprocess.Popen:
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-P", supervisor.__file__, str(self.home), str(log.parent)],
+                [
+                    sys.executable,
+                    "-P",
+                    supervisor.__file__,
+                    str(self.home),
+                    str(log.parent),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -106,7 +106,14 @@ class LocalCluster(Cluster):
         self._lab.stop(GROUP)  # it was ending anyway
         return False
 
-    def start(self, nodes: int, *, cpus: int, object_store_bytes: int, check: Callable[[], None]) -> None:
+    def start(
+        self,
+        nodes: int,
+        *,
+        cpus: int,
+        object_store_bytes: int,
+        check: Callable[[], None],
+    ) -> None:
         """Start the head, connect to it, and start the other nodes. `check` is called while it waits."""
         try:
             with waiting("starting the cluster"):
@@ -121,7 +128,7 @@ class LocalCluster(Cluster):
             raise
 
     def connect(self) -> None:
-        """See `Cluster.connect`; before that, become one of the cluster's users."""
+        """Become one of the cluster's users, then connect as `Cluster.connect` does."""
         # In this order: another kernel that stops meanwhile lets the cluster run.
         self._lab.use(GROUP)
         self.changes = self.changes_now()
@@ -196,11 +203,14 @@ class LocalCluster(Cluster):
         """
         self._require_running("remove a node")
         name = node.name if isinstance(node, Node) else node
-        others = [n.name for n in self.nodes if n.name != "head"]
+        others = [other.name for other in self.nodes if other.name != "head"]
         if name not in others:
             fact = "it is the head: the cluster would end" if name == "head" else "there is no such node"
-            fix = f"use one of these: {', '.join(others) or 'none'}; lab.stop() ends all"
-            raise BadInput(f"remove the node {name!r}", fact, fix)
+            raise BadInput(
+                f"remove the node {name!r}",
+                fact,
+                f"use one of these: {', '.join(others) or 'none'}; lab.stop() ends all",
+            )
         left = f"The processes of {name} have ended"
         with interrupts.stoppable(f"the removal of {name}", left=left) as check:
             self._stop_node(name)
@@ -213,10 +223,11 @@ class LocalCluster(Cluster):
             return (name in [node.name for node in self.nodes]) == there
 
         if not wait_until(noticed, seconds=_NOTICED_WITHIN, check=check):
-            attempt = f"{'add' if there else 'remove'} {name}"
-            fact = f"the head {'does not list' if there else 'still lists'} it after {_NOTICED_WITHIN} s"
-            fix = f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again"
-            raise NotReachable(attempt, fact, fix)
+            raise NotReachable(
+                f"{'add' if there else 'remove'} {name}",
+                f"the head {'does not list' if there else 'still lists'} it after {_NOTICED_WITHIN} s",
+                f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again",
+            )
 
     def _leave(self) -> None:
         if self.preloader is not None:
@@ -233,10 +244,14 @@ class LocalCluster(Cluster):
         return bool(self._lab.users().get(GROUP))
 
     def exit_codes(self) -> dict[int, int]:
-        return self.preloader.exit_codes() if self.preloader is not None else {}
+        if self.preloader is None:
+            return {}
+        return self.preloader.exit_codes()
 
     def _not_forked(self) -> str:
-        return self.preloader.not_forked(node.name for node in self.nodes) if self.preloader else ""
+        if self.preloader is None:
+            return ""
+        return self.preloader.not_forked(node.name for node in self.nodes)
 
     # -- its nodes ----------------------------------------------------------------------------------
 
@@ -244,8 +259,11 @@ class LocalCluster(Cluster):
         self._lab.stop(GROUP, node=name)
 
     def _find_head(self) -> None:
-        members = self._lab.running(GROUP, "head")
-        self._head = [each.process for each in members if each.is_origin and each.program in _HEAD]
+        head = []
+        for member in self._lab.running(GROUP, "head"):
+            if member.is_origin and member.program in _HEAD:
+                head.append(member.process)
+        self._head = head
 
     def _has_head(self) -> bool:
         """Return whether the processes that the head can't do without are running."""
@@ -276,8 +294,11 @@ class LocalCluster(Cluster):
         without_colours = re.sub(r"\x1b\[[\d;]*m", "", output)
         host = re.search(r"Local node IP: (\S+)", without_colours)
         if host is None:
-            fix = f"read all of it in {self.folder / 'start-head.log'}"
-            raise NotReachable("start head", "`ray start` did not print its address", fix)
+            raise NotReachable(
+                "start head",
+                "`ray start` did not print its address",
+                f"read all of it in {self.folder / 'start-head.log'}",
+            )
         self.address = f"{host[1]}:{ports[0]}"
         self.dashboard_url = f"http://127.0.0.1:{ports[1]}"
         self._find_head()
@@ -294,17 +315,22 @@ class LocalCluster(Cluster):
         """Start a node, again if the machine was too busy or a port was taken; return what it printed."""
         log = self.folder / f"start-{name}.log"
         for _ in range(_ATTEMPTS):
-            command = [*options(), f"--node-name={name}", f"--num-cpus={cpus}"]
-            command += [f"--object-store-memory={object_store_bytes}"]
-            # Several nodes, and several clusters, on one machine.
-            command += ["--min-worker-port=0", "--max-worker-port=0"]
-            command += [f"--dashboard-agent-listen-port={free_port()}"]
+            command = [
+                *options(),
+                f"--node-name={name}",
+                f"--num-cpus={cpus}",
+                f"--object-store-memory={object_store_bytes}",
+                # Several nodes, and several clusters, on one machine.
+                "--min-worker-port=0",
+                "--max-worker-port=0",
+                f"--dashboard-agent-listen-port={free_port()}",
+            ]
             output, status = self._run(name, command, log, check)
             if not status:
                 return output
             self._stop_node(name)
-            again = status == UNKNOWN or any(text in output for text in (_TOO_BUSY, *_PORT_TAKEN))
-            if not again:
+            may_pass = any(text in output for text in (_TOO_BUSY, *_PORT_TAKEN))
+            if status != UNKNOWN and not may_pass:
                 break
         last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
         fact = f"`ray start` failed: {last}"
@@ -317,10 +343,16 @@ class LocalCluster(Cluster):
     ) -> tuple[str, int | None]:
         """Run one `ray start` while its fork server imports; returns what it printed, and its status."""
         log.unlink(missing_ok=True)
-        env = {"RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_TIMEOUT), **os.environ, **connection.ENVIRONMENT}
+        env = {
+            "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_TIMEOUT),
+            **os.environ,
+            **connection.ENVIRONMENT,
+        }
         for other in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):  # of another cluster
             env.pop(other, None)
-        env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token), NODE_NAME: name}
+        env["RAY_AUTH_MODE"] = "token"
+        env["RAY_AUTH_TOKEN_PATH"] = str(self.token)
+        env[NODE_NAME] = name
         python = sys.executable
         if self.preloader is not None:
             env |= connection.FORKED
@@ -335,11 +367,16 @@ class LocalCluster(Cluster):
         slow = not wait_until(is_over, seconds=_SLOW_AFTER, check=check)
         if slow:
             reason = self._dashboards_error() or "; the machine may be busy, or its disk cold"
-            warnings.warn(f"the start of {name} takes more than {_SLOW_AFTER} s{reason}", stacklevel=2)
+            warnings.warn(
+                f"the start of {name} takes more than {_SLOW_AFTER} s{reason}",
+                stacklevel=2,
+            )
         if slow and not wait_until(is_over, seconds=START_TIMEOUT - _SLOW_AFTER, check=check):
-            fact = f"`ray start` takes more than {START_TIMEOUT} s{self._dashboards_error()}"
-            fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
-            raise NotReachable(f"start {name}", fact, fix)
+            raise NotReachable(
+                f"start {name}",
+                f"`ray start` takes more than {START_TIMEOUT} s{self._dashboards_error()}",
+                f"look into {log}; python -m labkit doctor reports what the machine lacks",
+            )
         return log.read_text(errors="replace"), process.status()
 
     def _dashboards_error(self) -> str:
@@ -353,15 +390,19 @@ class LocalCluster(Cluster):
 
     def _preload(self, nodes: Iterable[str]) -> None:
         """Let the fork servers of these nodes fork the workers of this process's connection."""
-        if self.preloader is not None:
-            import ray
+        if self.preloader is None:
+            return
+        import ray
 
-            job_id = ray.get_runtime_context().get_job_id()
-            raylets = self._raylets()
-            for node in raylets.keys() & set(nodes):
-                self.preloader.serve(node, raylets[node], job_id=job_id)
+        job_id = ray.get_runtime_context().get_job_id()
+        raylets = self._raylets()
+        for node in raylets.keys() & set(nodes):
+            self.preloader.serve(node, raylets[node], job_id=job_id)
 
     def _raylets(self) -> dict[str, psutil.Process]:
         """Return the processes that start workers, by the names of their nodes."""
-        daemons = [member for member in self._lab.running(GROUP) if member.is_origin]
-        return {daemon.node: daemon.process for daemon in daemons if daemon.program == "raylet"}
+        raylets = {}
+        for member in self._lab.running(GROUP):
+            if member.is_origin and member.program == "raylet":
+                raylets[member.node] = member.process
+        return raylets

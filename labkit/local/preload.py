@@ -27,10 +27,20 @@ from labkit.settings import NODE_NAME
 Modules = tuple[Sequence[str], Sequence[str], Sequence[str]]
 
 _LIBRARIES = (
-    "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich",
-    "aiobotocore.session", "s3fs", "PIL.Image",  # what Ray's own libraries import of others …
-    "zmq",  # … and by which a panel hears of a worker
-)  # fmt: skip
+    # What Ray's own libraries import of others …
+    "pandas",
+    "pyarrow.dataset",
+    "pyarrow.fs",
+    "pyarrow.parquet",
+    "pydantic",
+    "requests",
+    "rich",
+    "aiobotocore.session",
+    "s3fs",
+    "PIL.Image",
+    # … and by which a panel hears of a worker.
+    "zmq",
+)
 _SHORTER = "labkit.local.forkserver.shorter_start"
 _TORCH = ("torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
 # What the first optimizer of a process imports: it takes longer than torch. In pieces, since a request waits
@@ -58,8 +68,11 @@ def modules_of(preload: str | Sequence[str]) -> Modules | None:
         return None
     if isinstance(preload, str) and preload in MODULES:
         return MODULES[preload]
-    fact, fix = f"preload={preload!r} is not known", 'preload="torch", preload="tensorflow", or [] for none'
-    raise BadInput("import modules ahead for the workers", fact, fix)
+    raise BadInput(
+        "import modules ahead for the workers",
+        f"preload={preload!r} is not known",
+        'preload="torch", preload="tensorflow", or [] for none',
+    )
 
 
 class Preloader:
@@ -101,8 +114,13 @@ class Preloader:
         forbids programs, the node uses Python itself.
         """
         path = self._folder / "python"
-        lines = ["#!/bin/sh", 'case "$1" in', f'*/setup_worker.py) exec {self.py_executable} "$@" ;;', "esac"]
-        lines.append(f'exec {shlex.quote(sys.executable)} "$@"\n')
+        lines = [
+            "#!/bin/sh",
+            'case "$1" in',
+            f'*/setup_worker.py) exec {self.py_executable} "$@" ;;',
+            "esac",
+            f'exec {shlex.quote(sys.executable)} "$@"\n',
+        ]
         atomic_write(path, "\n".join(lines), mode=0o700)
         try:
             subprocess.run([path, "-I", "-S", "-c", ""], check=True)
@@ -117,14 +135,22 @@ class Preloader:
         """
         environment = self.changes.applied_to(environment)
         # Ray's variables follow with the node's job. A raylet removes LD_PRELOAD for its workers.
-        given = {k: v for k, v in environment.items() if not k.startswith("RAY_")}
+        variables = {name: value for name, value in environment.items() if not name.startswith("RAY_")}
+        variables[NODE_NAME] = node
         if environment.get("RAY_LD_PRELOAD_ON_WORKERS") != "1":
-            given.pop("LD_PRELOAD", None)
-        path, log = self._folder / f"fork-{node}-{os.getpid()}", self._log_of(node)
-        for old in (path, log):
-            old.unlink(missing_ok=True)
-        command = [sys.executable, "-P", "-m", "labkit.local.forkserver.server", str(os.getpid())]
-        command.append(json.dumps(self._modules))
+            variables.pop("LD_PRELOAD", None)
+        path = self._folder / f"fork-{node}-{os.getpid()}"
+        path.unlink(missing_ok=True)
+        log = self._log_of(node)
+        log.unlink(missing_ok=True)
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "labkit.local.forkserver.server",
+            str(os.getpid()),
+            json.dumps(self._modules),
+        ]
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(path))
             path.chmod(0o600)
@@ -133,7 +159,7 @@ class Preloader:
                 command,
                 group=family.CLUSTER,
                 log=log,
-                env={**given, NODE_NAME: node},
+                env=variables,
                 stdin=listener.fileno(),
             )
         self._servers[node] = started.pid, path
@@ -149,11 +175,12 @@ class Preloader:
             if node not in self._servers:
                 self.prepare(node, environment)
             changed = self.changes.applied_to(environment)
-            rays = {k: v for k, v in changed.items() if k.startswith("RAY_")}
-            rays |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
+            rays_variables = {name: value for name, value in changed.items() if name.startswith("RAY_")}
+            rays_variables["RAY_JOB_ID"] = job_id
+            rays_variables["RAY_RAYLET_PID"] = str(raylet.pid)
             path = self._folder / f"fork-{job_id}-{raylet.pid}"  # where the clients look
             job = {
-                "environment": rays,
+                "environment": rays_variables,
                 "path": str(path),
                 "client": self.py_executable,
                 "changed": sorted(self.changes.names),
@@ -171,15 +198,19 @@ class Preloader:
         for node in nodes:
             with contextlib.suppress(OSError):
                 lines += self._log_of(node).read_text(errors="replace").splitlines()
-        return next((line for line in reversed(lines) if line.startswith(REFUSED)), "")
+        for line in reversed(lines):
+            if line.startswith(REFUSED):
+                return line
+        return ""
 
     def exit_codes(self) -> dict[int, int]:
         """Return, by pid, how forked workers ended: an exit status, or minus the number of a signal."""
         codes: dict[int, int] = {}
         for _, path in self._servers.values():
             with contextlib.suppress(OSError):  # none of its workers has ended
-                lines = Path(f"{path}{ENDS}").read_text().splitlines()
-                codes |= {int(pid): int(code) for pid, code in map(str.split, lines)}
+                for line in Path(f"{path}{ENDS}").read_text().splitlines():
+                    pid, code = line.split()
+                    codes[int(pid)] = int(code)
         return codes
 
     def _log_of(self, node: str) -> Path:
@@ -188,9 +219,13 @@ class Preloader:
 
     def stop(self) -> None:
         """End the servers: each is for one connection. The workers that they forked go on."""
+        if not self._servers:
+            return
         pids = {pid for pid, _ in self._servers.values()}
-        members = self._lab.running(family.CLUSTER) if pids else []
-        servers = [one.process for one in members if one.pid in pids and one.program == "forkserver"]
+        servers = []
+        for member in self._lab.running(family.CLUSTER):
+            if member.pid in pids and member.program == "forkserver":
+                servers.append(member.process)
         process_info.terminate(servers, grace=3)
         for _, path in self._servers.values():
             path.unlink(missing_ok=True)

@@ -16,6 +16,14 @@ if TYPE_CHECKING:  # takes a second to import, and `latest` doesn't need it
     import pandas
 
 _EXACT = 2**53  # a float has all digits of whole numbers up to here
+
+
+def _median_epoch(record: RunRecord) -> float | None:
+    if not record.seconds_per_epoch:
+        return None
+    return median(record.seconds_per_epoch)
+
+
 _COLUMNS: dict[str, Callable[[RunRecord], Any]] = {
     "run": attrgetter("name"),
     "started": lambda run: str(run.started)[5:16],
@@ -27,7 +35,7 @@ _COLUMNS: dict[str, Callable[[RunRecord], Any]] = {
     "rows": attrgetter("rows"),
     "epochs": attrgetter("epochs"),
     "start s": attrgetter("seconds_to_start"),
-    "epoch s": lambda run: median(run.seconds_per_epoch) if run.seconds_per_epoch else None,
+    "epoch s": _median_epoch,
     "rows/s": attrgetter("rows_per_second"),
     "waiting": attrgetter("waiting_share"),
     "total s": attrgetter("seconds_total"),
@@ -49,23 +57,32 @@ def table(name: str | None = None, home: Home = None, *, last: int | None = None
     if last is not None:
         expect_int("make a table of runs", "last", last)
     records = _named(name, home)[:last]
-    taken = {*_COLUMNS, *(metric for record in records for metric in record.metrics)}
+    taken = set(_COLUMNS)
+    for record in records:
+        taken.update(record.metrics)
     rows = [_row(record, taken) for record in records]
-    frame = pandas.DataFrame(rows, index=range(1, len(rows) + 1), dtype=object)
+    numbers = range(1, len(rows) + 1)
+    frame = pandas.DataFrame(rows, index=numbers, dtype=object)
     for column, values in frame.items():
-        # pandas has no type for a seed of 128 bits, and would round one of 60.
-        if not any(isinstance(value, int) and abs(value) > _EXACT for value in values):
+        if not any(map(_is_long, values)):
             frame[column] = values.infer_objects()
     return frame.round(_DIGITS)
+
+
+def _is_long(value: Any) -> bool:
+    """Return whether pandas can't keep a number: it has no type for a seed of 128 bits, and rounds 60."""
+    return isinstance(value, int) and abs(value) > _EXACT
 
 
 def _row(record: RunRecord, taken: set[str]) -> dict[str, Any]:
     """Return what the table shows of a run; `taken` are names that no setting may have."""
     row = {column: value_of(record) for column, value_of in _COLUMNS.items()}
     for metric, value in record.metrics.items():
-        row[f"metrics.{metric}" if metric in _COLUMNS else metric] = value
+        column = f"metrics.{metric}" if metric in _COLUMNS else metric
+        row[column] = value
     for setting, value in _flat(record.config).items():
-        row[f"config.{setting}" if setting in taken else setting] = value
+        column = f"config.{setting}" if setting in taken else setting
+        row[column] = value
     return row
 
 
@@ -75,8 +92,12 @@ def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
         return {}
     flat: dict[str, Any] = {}
     for name, value in settings.items():
-        inner = _flat(value, f"{prefix}{name}.")
-        flat |= inner or {f"{prefix}{name}": value}
+        path = f"{prefix}{name}"
+        inner = _flat(value, f"{path}.")
+        if inner:
+            flat |= inner
+        else:
+            flat[path] = value
     return flat
 
 
@@ -93,8 +114,11 @@ def latest(name: str | None = None, home: Home = None, *, state: str | None = "f
     if name:
         attempt += f" of the name {name!r}"
     states = sorted({record.state for record in records})
-    fact = f"the runs there are {', '.join(states)}"
-    raise LabError(attempt, fact, "runs.latest(…, state=None) returns the newest, runs.table() lists all")
+    raise LabError(
+        attempt,
+        f"the runs there are {', '.join(states)}",
+        "runs.latest(…, state=None) returns the newest, runs.table() lists all",
+    )
 
 
 def get(run_id: str, home: Home = None) -> RunRecord:
@@ -102,7 +126,11 @@ def get(run_id: str, home: Home = None) -> RunRecord:
     for record in _named(None, home):
         if record.run_id == run_id:
             return record
-    raise BadInput(f"find the run {run_id!r:.80}", "no run has this id", "runs.table() lists all")
+    raise BadInput(
+        f"find the run {run_id!r:.80}",
+        "no run has this id",
+        "runs.table() lists all",
+    )
 
 
 def note(run_id: str, text: str, *, home: Home = None) -> None:
@@ -117,14 +145,21 @@ def note(run_id: str, text: str, *, home: Home = None) -> None:
 
 def _named(name: str | None, home: Home) -> list[RunRecord]:
     """Return the runs with this name, or all, the newest first; at least one."""
-    home = Settings.from_env().home if home is None else Path(home)
+    if home is None:
+        home = Settings.from_env().home
     records = find(home)
     if not records:
-        fix = "train once: lesson 00 does, in a minute"
-        raise LabError("find a run", f"{home / 'runs'} has no run yet", fix)
+        raise LabError(
+            "find a run",
+            f"{Path(home) / 'runs'} has no run yet",
+            "train once: lesson 00 does, in a minute",
+        )
     named = [record for record in records if name in (None, record.name)]
     if not named:
-        names = ", ".join(sorted({repr(record.name)[:60] for record in records})[:8])
-        fact = f"the runs there are called {names}"
-        raise BadInput(f"find a run of the name {name!r:.80}", fact, "use one of these names")
+        names = sorted({repr(record.name)[:60] for record in records})
+        raise BadInput(
+            f"find a run of the name {name!r:.80}",
+            f"the runs there are called {', '.join(names[:8])}",
+            "use one of these names",
+        )
     return named

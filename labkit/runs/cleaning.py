@@ -12,21 +12,28 @@ from pathlib import Path
 
 from labkit.runs.record import RunRecord, find
 
-_SESSIONS = ("ray/*/session_2*", "spark/spark-*", "public/public-*")  # with their logs
-_CHECKS = ("check-*",)  # of exercises whose kernel was killed during the check
+_LEFT_BEHIND = (
+    "ray/*/session_2*",  # sessions, with their logs
+    "spark/spark-*",
+    "public/public-*",
+    "check-*",  # of exercises whose kernel was killed during the check
+)
 
 
 def old_folders(home: Path, seconds: float) -> dict[Path, int]:
     """Return the folders that nothing was written into for so long, and the bytes in each."""
     home = home.resolve()
     limit = time.time() - seconds
-    old = [path for pattern in (*_SESSIONS, *_CHECKS) for path in home.glob(pattern)]
+    old: list[Path] = []
+    for pattern in _LEFT_BEHIND:
+        old.extend(home.glob(pattern))
     used: set[Path] = set()
     for record in find(home):
         folders = [Path(record.folder), *_checkpoints(record, home)]
         is_young = any(_measure(folder)[1] >= limit for folder in folders)
         if is_young or record.state == "running" or record.note:
-            used.update(path for folder in folders for path in (folder, *folder.parents))
+            for folder in folders:
+                used.update([folder, *folder.parents])
         else:
             old += folders
     sizes = {}
@@ -35,19 +42,29 @@ def old_folders(home: Path, seconds: float) -> dict[Path, int]:
             size, written = _measure(path)
             if written < limit:
                 sizes[path] = size
-    return {path: size for path, size in sizes.items() if sizes.keys().isdisjoint(path.parents)}
+    outermost = {}
+    for path, size in sizes.items():
+        if sizes.keys().isdisjoint(path.parents):
+            outermost[path] = size
+    return outermost
 
 
 def _checkpoints(record: RunRecord, home: Path) -> Iterator[Path]:
     """Yield the folder of a run's checkpoints if it is below the home: a run's own, and never a bucket."""
     store = home / "objects" / "rclone"  # and in it a folder for each bucket
-    path = (store / (record.storage_path or "").rpartition("://")[2]).resolve()  # or an absolute path
+    storage_path = record.storage_path or ""
+    path = store / storage_path.rpartition("://")[2]  # or an absolute path
+    path = path.resolve()
+    if not path.is_dir():
+        return
     for root in (store, home / "runs"):
-        if path.is_dir() and path.is_relative_to(root) and len(path.relative_to(root).parts) > 1:
+        if root in path.parents and path.parent != root:
             yield path
 
 
 def _measure(folder: Path) -> tuple[int, float]:
     """Return the bytes in a folder, and when something in it was last written; no link is followed."""
     stats = [path.lstat() for path in (folder, *folder.rglob("*"))]
-    return sum(stat.st_size for stat in stats), max(stat.st_mtime for stat in stats)
+    size = sum(stat.st_size for stat in stats)
+    written = max(stat.st_mtime for stat in stats)
+    return size, written

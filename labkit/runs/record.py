@@ -39,12 +39,20 @@ FILE_NAME = "run_record.json"
 NOTE_NAME = "note.json"
 
 # The reader passes these to the engine, so they may contain secrets, data and objects of any kind.
-_GIVEN = ("config", "scaling", "storage_path", "checkpoint")
+_FROM_THE_READER = (
+    "config",
+    "scaling",
+    "storage_path",
+    "checkpoint",
+    "seed",
+)
 _SECRET = re.compile(
     r"((?i:(^|[^a-z])(api)?(key|token|secret|password|passwd|credential))"
     r"|[a-z0-9](Key|Token|Secret|Password|Credential))[sS]?$"
 )
-_LONGEST, _DEEPEST = 20, 5  # of longer lists and deeper dicts, only the kind and the length are recorded
+# Of longer lists and deeper dicts, only the type and the length are recorded.
+_LONGEST = 20
+_DEEPEST = 5
 _SHORT = reprlib.Repr()
 _SHORT.maxother = 200
 
@@ -96,9 +104,11 @@ class RunRecord:
             object.__setattr__(self, "seed", self.config.get("seed"))
 
     def __repr__(self) -> str:
-        after = "" if self.seconds_total is None else f" after {formatting.seconds(self.seconds_total)}"
+        outcome = f"{self.name} ({self.run_id}): {self.state}"
+        if self.seconds_total is not None:
+            outcome += f" after {formatting.seconds(self.seconds_total)}"
         parts = [
-            f"{self.name} ({self.run_id}): {self.state}{after}",
+            outcome,
             self.engine,
             formatting.plural(self.workers, "worker"),
             formatting.plural(self.epochs, "epoch"),
@@ -114,18 +124,23 @@ class RunRecord:
 
     def to_json(self) -> str:
         """Return the record as JSON, with Python's ``NaN`` and ``Infinity``."""
-        values = {name: value for name, value in vars(self).items() if name != "folder"}
-        values |= {name: setting(values[name]) for name in (*_GIVEN, "seed")}
+        values = dict(vars(self))
+        del values["folder"]
+        for name in _FROM_THE_READER:
+            values[name] = setting(values[name])
         return json.dumps(values, indent=1, default=_plain)
 
     @classmethod
     def from_json(cls, text: str) -> "RunRecord":
         """Read a record from JSON; raises ValueError or TypeError."""
         values = json_object(text)
-        record = cls(**{part.name: values[part.name] for part in fields(cls) if part.name in values})
+        names = {part.name for part in fields(cls)}
+        record = cls(**{name: values[name] for name in names & values.keys()})
         for part in fields(cls):
+            if part.type is Any:
+                continue
             value = getattr(record, part.name)
-            if part.type is not Any and not isinstance(value, cast(type, part.type)):
+            if not isinstance(value, cast(type, part.type)):
                 raise ValueError(f"its {part.name} is {value!r:.80}")
         datetime.fromisoformat(record.started_at)
         return record
@@ -136,8 +151,11 @@ class RunRecord:
         try:
             return atomic_write(path, self.to_json())
         except OSError as error:
-            fix = "make that folder writable, or set LABKIT_HOME to one that is"
-            raise LabError(f"write the run record {path}", str(error), fix) from error
+            raise LabError(
+                f"write the run record {path}",
+                str(error),
+                "make that folder writable, or set LABKIT_HOME to one that is",
+            ) from error
 
 
 def _epochs_in(history: list) -> int:
@@ -161,10 +179,15 @@ def read(path: Path) -> RunRecord:
             record = replace(record, note=note.get("note", ""))
     except (OSError, ValueError, TypeError) as error:  # also if it is not UTF-8
         to_delete = path.parent if file == path else file
-        fix = f"delete {to_delete} if it can't be repaired; runs.table() lists the other runs"
-        raise Damaged(f"read the run record {file}", str(error), fix) from error
-    is_lost = record.state == "running" and not _may_live(record.process)
-    return replace(record, folder=str(path.parent), state="lost" if is_lost else record.state)
+        raise Damaged(
+            f"read the run record {file}",
+            str(error),
+            f"delete {to_delete} if it can't be repaired; runs.table() lists the other runs",
+        ) from error
+    state = record.state
+    if state == "running" and not _may_live(record.process):
+        state = "lost"
+    return replace(record, folder=str(path.parent), state=state)
 
 
 def find(home: Path | str) -> list[RunRecord]:
@@ -175,13 +198,15 @@ def find(home: Path | str) -> list[RunRecord]:
             records.append(read(path))
         except LabError as error:
             warnings.warn(f"skipped {path}: {error.fact}", stacklevel=2)
-    return sorted(records, key=lambda record: (record.started, record.run_id), reverse=True)
+    records.sort(key=lambda record: (record.started, record.run_id), reverse=True)
+    return records
 
 
 def folder_of(home: Path | str, name: str, run_id: str) -> Path:
     """Return the folder of a run's record. What in a name could lead out of ``runs`` is replaced."""
-    safe_name = re.sub(r"[^\w.-]+", "-", name)[:80].strip(".-")
-    return Path(home) / "runs" / (safe_name or "run") / run_id
+    safe_name = re.sub(r"[^\w.-]+", "-", name)
+    safe_name = safe_name[:80].strip(".-") or "run"
+    return Path(home) / "runs" / safe_name / run_id
 
 
 # -- where a run comes from -----------------------------------------------------------------------------
@@ -201,15 +226,21 @@ def source_of(code: Any) -> str:
         parts = methods or [code]
     # What is built in, typed at a prompt or an object has no text.
     with contextlib.suppress(OSError, TypeError, SyntaxError):
-        return textwrap.dedent("".join(inspect.getsource(inspect.unwrap(part)) for part in parts))
+        texts = [inspect.getsource(inspect.unwrap(part)) for part in parts]
+        return textwrap.dedent("".join(texts))
     return ""
 
 
 def git_commit() -> str | None:
     """Return the commit that is checked out here, without later changes; None outside of a repository."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        command = ["git", "rev-parse", "--verify", "--quiet", "HEAD"]
-        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=5).strip()
+        commit = subprocess.check_output(
+            ["git", "rev-parse", "--verify", "--quiet", "HEAD"],
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=5,
+        )
+        return commit.strip()
     return None
 
 
@@ -224,13 +255,15 @@ def _may_live(process: dict[str, Any]) -> bool:
         return True
     with contextlib.suppress(LookupError, TypeError, ValueError, OverflowError):  # damaged, or it has ended
         now = process_info.identity(process["pid"])
-        return now["boot"] == process["boot"] and abs(now["created"] - process["created"]) < 0.1
+        is_of_this_boot = now["boot"] == process["boot"]
+        return is_of_this_boot and abs(now["created"] - process["created"]) < 0.1
     return False
 
 
 def _machine() -> str:
     """Return a hash that tells machines with a common home folder apart, and hides the machine's name."""
-    return hashlib.sha256(platform.node().encode()).hexdigest()[:12]
+    name = platform.node().encode()
+    return hashlib.sha256(name).hexdigest()[:12]
 
 
 # -- values as JSON has them ----------------------------------------------------------------------------
@@ -238,13 +271,14 @@ def _machine() -> str:
 
 def _plain(value: Any) -> Any:
     """Convert a value that JSON has no type for. No metric may prevent the record from being written."""
-    # Scalars and arrays of numpy and torch have tolist().
-    return value.tolist() if hasattr(value, "tolist") else _SHORT.repr(value)
+    if hasattr(value, "tolist"):  # scalars and arrays of numpy and torch
+        return value.tolist()
+    return _SHORT.repr(value)
 
 
 def setting(value: Any, name: str = "", depth: int = 0) -> Any:
-    """Summarize a setting: redact text whose name says that it is a secret, reduce data to kind and size."""
-    kind = type(value).__name__
+    """Summarize a setting: redact text whose name says that it is a secret, reduce data to type and size."""
+    type_name = type(value).__name__
     if isinstance(value, (str, bytes)) and _SECRET.search(name):
         return "(secret)"
     if value is None or isinstance(value, (bool, int, float)):
@@ -252,26 +286,34 @@ def setting(value: Any, name: str = "", depth: int = 0) -> Any:
     if isinstance(value, Mapping) and depth < _DEEPEST:
         return {str(key): setting(item, str(key), depth + 1) for key, item in value.items()}
     if hasattr(value, "shape"):
-        return value.item() if value.shape == () else f"{kind} of shape {tuple(value.shape)}"
+        if value.shape == ():
+            return value.item()
+        return f"{type_name} of shape {tuple(value.shape)}"
     if isinstance(value, (list, tuple)) and len(value) <= _LONGEST and depth < _DEEPEST:
         return [setting(item, name, depth + 1) for item in value]
     if isinstance(value, (Mapping, list, tuple, set, bytes)):
-        return f"{kind} of {len(value)}"
-    text = value if isinstance(value, str) else getattr(value, "__qualname__", None)
-    if text is None and type(value).__repr__ is object.__repr__:
+        return f"{type_name} of {len(value)}"
+    if isinstance(value, str):
+        text = value
+    elif getattr(value, "__qualname__", None) is not None:
+        text = value.__qualname__
+    elif type(value).__repr__ is object.__repr__:
         return _numbers_of(value, name)
-    if text is None:
+    else:
         text = _SHORT.repr(value)
     if " at 0x" in text:  # an address in memory, which differs from run to run
-        return kind
+        return type_name
     return formatting.without_credentials(text)[:200]
 
 
 def _numbers_of(value: Any, name: str) -> str:
     """Describe an object by its numbers: its texts and parts may be secrets, large, or change meanwhile."""
-    kind = type(value).__name__
-    attributes = list(getattr(value, "__dict__", {}).items())
-    numbers = [f"{key}={setting(part)}" for key, part in attributes if isinstance(part, (bool, int, float))]
+    type_name = type(value).__name__
+    attributes = dict(getattr(value, "__dict__", {}))
+    numbers = []
+    for key, part in attributes.items():
+        if isinstance(part, (bool, int, float)):
+            numbers.append(f"{key}={setting(part)}")
     if not numbers or _SECRET.search(name):
-        return kind
-    return f"{kind}({', '.join(numbers[:_LONGEST])})"[:200]
+        return type_name
+    return f"{type_name}({', '.join(numbers[:_LONGEST])})"[:200]

@@ -18,14 +18,20 @@ def why(run: str, *, than: str | None = None, percent: float = 10, as_json: bool
         LabError: no run has this id or name, or one of the two has no epoch that ended.
     """
     record = _find(run)
-    verdict, facts = verdict_of(record), {}
+    verdict = verdict_of(record)
+    facts: dict[str, Any] = {}
     if than is not None:
         facts = _compared(record, _find(than))
     slower = bool(facts) and facts["slower_percent"] > percent
     of_trials = _of_trials(record)
     if as_json:
-        known = {"run": record.run_id, **verdict.to_json(), "trials": of_trials, **facts}
-        print(json.dumps(known, indent=1))
+        result = {
+            "run": record.run_id,
+            **verdict.to_json(),
+            "trials": of_trials,
+            **facts,
+        }
+        print(json.dumps(result, indent=1))
         return int(slower)
     if not of_trials:
         print(verdict.sentence)
@@ -34,7 +40,8 @@ def why(run: str, *, than: str | None = None, percent: float = 10, as_json: bool
     for rank, shares in (verdict.shares or {}).items():
         print(f"rank {rank}: {in_words(shares)}")
     if facts:
-        mine, other = seconds(facts["seconds_per_epoch"]), seconds(facts["seconds_per_epoch_than"])
+        mine = seconds(facts["seconds_per_epoch"])
+        other = seconds(facts["seconds_per_epoch_than"])
         print(f"an epoch took {mine}, and {other} in {facts['than']}: {facts['slower_percent']:+.0f} %")
     return int(slower)
 
@@ -55,11 +62,15 @@ def _of_trials(record: RunRecord) -> dict[int, dict[str, Any]]:
 
 def _compared(record: RunRecord, other: RunRecord) -> dict[str, Any]:
     """Return how much slower a run's median epoch is than another's."""
-    for one in (record, other):
-        if not one.seconds_per_epoch:
-            attempt = f"compare the epochs of {record.run_id} and {other.run_id}"
-            raise LabError(attempt, f"{one.run_id} has no epoch that ended", "runs.table() lists the others")
-    mine, theirs = median(record.seconds_per_epoch), median(other.seconds_per_epoch)
+    for compared in (record, other):
+        if not compared.seconds_per_epoch:
+            raise LabError(
+                f"compare the epochs of {record.run_id} and {other.run_id}",
+                f"{compared.run_id} has no epoch that ended",
+                "runs.table() lists the others",
+            )
+    mine = median(record.seconds_per_epoch)
+    theirs = median(other.seconds_per_epoch)
     return {
         "seconds_per_epoch": mine,
         "than": other.run_id,

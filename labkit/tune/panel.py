@@ -51,11 +51,15 @@ def _if_open(hook: Callable) -> Callable:
     @functools.wraps(hook)
     def call(self: "SweepCallback", *args: Any, **info: Any) -> None:
         panel = SweepPanel.current()
-        if panel is not None:
-            try:
-                hook(self, panel, *args, **info)
-            except Exception as error:
-                warnings.warn(f"the panel can't follow the sweep, or keep its state: {error!r}", stacklevel=2)
+        if panel is None:
+            return
+        try:
+            hook(self, panel, *args, **info)
+        except Exception as error:
+            warnings.warn(
+                f"the panel can't follow the sweep, or keep its state: {error!r}",
+                stacklevel=2,
+            )
 
     return call
 
@@ -89,12 +93,13 @@ class SweepCallback(tune.Callback):
 
     @_if_open
     def on_step_end(self, panel: "SweepPanel", **_: Any) -> None:
-        if time.monotonic() >= self._next_look:  # a step takes a few milliseconds
-            self._next_look = time.monotonic() + _LOOK_EVERY
-            waits = self._waits(panel.plan)
-            with panel.update() as state:
-                self._look_at_all(panel, state)
-                state.waits = waits
+        if time.monotonic() < self._next_look:  # a step takes a few milliseconds
+            return
+        self._next_look = time.monotonic() + _LOOK_EVERY
+        waits = self._waits(panel.plan)
+        with panel.update() as state:
+            self._look_at_all(panel, state)
+            state.waits = waits
 
     @_if_open
     def on_trial_result(self, panel: "SweepPanel", trial: Any, result: dict[str, Any], **_: Any) -> None:
@@ -153,10 +158,11 @@ class SweepCallback(tune.Callback):
         self._has_time = self._has_time or plan.time in result
         state.warning = ""
         if not self._has_time:
-            metrics = ", ".join(_tune.metrics_in(result)) or "nothing of their own"
+            metrics = ", ".join(_tune.metrics_in(result))
+            scheduler = type(plan.options.scheduler).__name__
             state.warning = (
-                f"no result has {plan.time!r}, the time_attr of {type(plan.options.scheduler).__name__}, "
-                f"so it stops no trial early; results have {metrics}"
+                f"no result has {plan.time!r}, the time_attr of {scheduler}, "
+                f"so it stops no trial early; results have {metrics or 'nothing of their own'}"
             )
         state.reported(
             trial.trial_id,
@@ -207,7 +213,8 @@ class SweepCallback(tune.Callback):
         if {trial.status for trial in self._trials if not trial.is_finished()} == {"PAUSED"}:
             return _ONLY_PAUSED.format(plan.time)
         with contextlib.suppress(Exception):  # the cluster is gone, and Tune's own error says that better
-            return capacity.waits_for([trial.placement_group_factory.bundles for trial in self._trials])
+            bundles = [trial.placement_group_factory.bundles for trial in self._trials]
+            return capacity.waits_for(bundles)
         return ""
 
 
@@ -215,10 +222,12 @@ def _how_finished(plan: TunerPlan, trial: Any) -> str:
     """Return what Tune's one word for an end means: others were better, or the whole sweep ended."""
     if trial.trial_id in plan.stopped:
         return "stopped early"
-    # A limit of the whole sweep, such as time_budget_s, ends all trials at once.
-    is_done = trial.run_metadata.last_result.get("done") or trial.trial_id in plan.ended
-    # What ended a trial in an earlier process isn't known here.
-    return "finished" if is_done or plan.restored else "cut off"
+    if trial.run_metadata.last_result.get("done") or trial.trial_id in plan.ended:
+        return "finished"
+    if plan.restored:  # what ended a trial in an earlier process isn't known here
+        return "finished"
+    # A limit of the whole sweep, such as time_budget_s, ended all trials at once.
+    return "cut off"
 
 
 class SweepPanel(LivePanel):
@@ -227,7 +236,7 @@ class SweepPanel(LivePanel):
     Args:
         name: of the sweep; also the folder of its record below ``HOME/runs``.
         dataset: shown in the record.
-        about: as `labkit.panel.base.LivePanel` takes it: settings, reporter, live.
+        options: those of `labkit.panel.base.LivePanel`: settings, reporter, live.
     """
 
     exclusive = True
@@ -236,12 +245,12 @@ class SweepPanel(LivePanel):
     state: SweepRun
     plan: TunerPlan = None  # type: ignore[assignment]  # until `watch` sets it
 
-    def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
+    def __init__(self, name: str, *, dataset: str | None = None, **options: Any) -> None:
         self._dataset = dataset
         self._tuner: Any = None
         self.fix = ""  # for the first trial that failed
         self.interrupted: Callable[[], bool] = lambda: False
-        super().__init__(name, **about)
+        super().__init__(name, **options)
 
     @interrupts.stoppable("the checks before the start", left="Nothing has been started")
     def watch(self, tuner: Any) -> "SweepPanel":
@@ -260,8 +269,10 @@ class SweepPanel(LivePanel):
         if plan.restored:
             plan.restore_state()
         plan.check(cluster.current())
-        module = getattr(plan.trainable, "__module__", "").partition(".")[0]
-        self.loop = None if module == "ray" else plan.trainable  # tune.with_parameters has wrapped it
+        self.loop = plan.trainable
+        module = getattr(plan.trainable, "__module__", "")
+        if module.partition(".")[0] == "ray":  # tune.with_parameters has wrapped it
+            self.loop = None
         self._tuner = tuner
         self.plan = plan
         self.fix = ""
@@ -270,8 +281,11 @@ class SweepPanel(LivePanel):
 
     def __enter__(self) -> "SweepPanel":
         if self.plan is None:
-            fact = "it watches no tuner, so it cannot tell what is compared, nor what cannot work"
-            raise BadInput(f"open the panel {self.state.name!r}", fact, "with panel.watch(tuner): …")
+            raise BadInput(
+                f"open the panel {self.state.name!r}",
+                "it watches no tuner, so it cannot tell what is compared, nor what cannot work",
+                "with panel.watch(tuner): …",
+            )
         return super().__enter__()
 
     # -- what a panel of an engine overrides --------------------------------------------------------
@@ -279,21 +293,25 @@ class SweepPanel(LivePanel):
     def new_state(self) -> SweepRun:
         run = SweepRun(self._name, dataset=self._dataset)
         plan = self.plan
-        if plan is not None:
-            run.metric, run.mode = plan.compared
-            run.time = plan.time
-            run.rungs = plan.rungs
-            run.path = plan.path
-            run.names = names_of_tune(plan.trainable)
+        if plan is None:
+            return run
+        run.metric, run.mode = plan.compared
+        run.time = plan.time
+        run.rungs = plan.rungs
+        run.path = plan.path
+        run.names = names_of_tune(plan.trainable)
         return run
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
         """Let Tune call this panel, and print nothing itself; the reader's configuration stays unchanged."""
         run = self.plan.run
-        before = run.callbacks, run.verbose, run.progress_reporter
-        run.callbacks = [*(run.callbacks or []), SweepCallback()]
-        run.verbose, run.progress_reporter = 0, tune.CLIReporter()  # the other one displays
+        callbacks = run.callbacks
+        verbose = run.verbose
+        reporter = run.progress_reporter
+        run.callbacks = [*(callbacks or []), SweepCallback()]
+        run.verbose = 0
+        run.progress_reporter = tune.CLIReporter()  # the other one displays
         try:
             with (
                 _tune.without_noise(),
@@ -306,28 +324,36 @@ class SweepPanel(LivePanel):
                 self.interrupted = interrupted
                 yield
         finally:
-            run.callbacks, run.verbose, run.progress_reporter = before
+            run.callbacks = callbacks
+            run.verbose = verbose
+            run.progress_reporter = reporter
 
     @contextlib.contextmanager
     def _trials_followed(self) -> Iterator[None]:
         """Follow the loops of trials that are functions, on a cluster whose nodes have labkit."""
-        lab, function = cluster.of_this_connection(), self.plan.trainable
+        lab = cluster.of_this_connection()
+        function = self.plan.trainable
         is_followed = inspect.isfunction(function) and not inspect.isgeneratorfunction(function)
         if lab is None or not is_followed:
             yield
             return
-        # All nodes of a cluster of the lab are on this machine, and a socket costs less than an actor.
-        name = f"labkit-panel-{self.run_id}"
-        self._listener = Listener(self._hear) if lab.is_ours else Mailbox(self._hear, name)
+        if lab.is_ours:
+            # All nodes of such a cluster are on this machine, and a socket costs less than an actor.
+            self._listener = Listener(self._hear)
+        else:
+            self._listener = Mailbox(self._hear, f"labkit-panel-{self.run_id}")
         tracker = TrialTracker(self.run_id, self._listener.address)
         with _tune.trainable_replaced(self._tuner, followed(function, tracker)):
             yield
 
     def _hear(self, event: Event) -> None:
         """Take in how the time of a trial's steps divides."""
-        if isinstance(event, Parts) and event.run == self.run_id and event.trial in self.state.trials:
+        if not isinstance(event, Parts) or event.run != self.run_id:
+            return
+        trial = self.state.trials.get(event.trial)
+        if trial is not None:
             with self.update():
-                self.state.trials[event.trial].note_steps(event)
+                trial.note_steps(event)
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         if self.interrupted():
@@ -349,28 +375,37 @@ class SweepPanel(LivePanel):
         text = _tune.unreadable(error)
         if not text and isinstance(error, tune.TuneError):
             text = str(error)
-        return tracebacks.shorten_text(text) if text else super().failure_text(error)
+        if text:
+            return tracebacks.shorten_text(text)
+        return super().failure_text(error)
 
     def translate(self, error: BaseException) -> BaseException | None:
-        of_ray = isinstance(error, (tune.TuneError, ray.exceptions.RayError)) or _tune.unreadable(error)
-        if not of_ray:
+        is_of_ray = isinstance(error, (tune.TuneError, ray.exceptions.RayError))
+        if not is_of_ray and not _tune.unreadable(error):
             return None
-        reported = _tune.names_without_metric(str(error))
+        text = str(error)
+        reported = _tune.names_without_metric(text)
         if reported is not None:
             metric = self.state.metric
-            fact = f"they report {', '.join(map(repr, reported))} but never {metric!r}"
-            fix = f"TuneConfig(metric=…) with one that is reported, or report {metric!r}"
-            return BadInput(f"compare trials by {metric!r}", fact, fix)
-        fact = self.failure_text(error).splitlines()[-1]
-        where = "the panel shows where" if tracebacks.shows_own(str(error)) else _OF_RAY
-        return RunFailed(f"finish the sweep {self.state.name!r}", fact, known_fix(str(error)) or where)
+            return BadInput(
+                f"compare trials by {metric!r}",
+                f"they report {', '.join(map(repr, reported))} but never {metric!r}",
+                f"TuneConfig(metric=…) with one that is reported, or report {metric!r}",
+            )
+        where = "the panel shows where" if tracebacks.shows_own(text) else _OF_RAY
+        return RunFailed(
+            f"finish the sweep {self.state.name!r}",
+            self.failure_text(error).splitlines()[-1],
+            known_fix(text) or where,
+        )
 
     def after_stop(self) -> str:
         if not self.state.trials:
             return "It had no trial yet: start it again under a fresh name"
-        place = ", storage_filesystem=…" if self.plan.run.storage_filesystem is not None else ""
-        go_on = f"To go on: tune.Tuner.restore({self.plan.path!r}, trainable=…{place})"
-        return f"{super().after_stop()}. {go_on}"
+        arguments = f"{self.plan.path!r}, trainable=…"
+        if self.plan.run.storage_filesystem is not None:
+            arguments += ", storage_filesystem=…"
+        return f"{super().after_stop()}. To go on: tune.Tuner.restore({arguments})"
 
     def files(self) -> list[tuple[str, str]]:
         files = [("results and checkpoints", self.plan.path)]

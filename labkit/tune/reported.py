@@ -12,8 +12,15 @@ from collections.abc import Iterator
 from typing import Any
 
 _OVERWRITTEN = {
-    *("config", "date", "hostname", "iterations_since_restore", "node_ip", "pid", "time_since_restore"),
-    *("time_total_s", "trial_id"),
+    "config",
+    "date",
+    "hostname",
+    "iterations_since_restore",
+    "node_ip",
+    "pid",
+    "time_since_restore",
+    "time_total_s",
+    "trial_id",
 }
 _REPLACED = (
     "the 'training_iteration' that {} replaces Tune's count of reports, by which schedulers and "
@@ -28,31 +35,41 @@ def names_of_tune(trainable: Any) -> list[str]:
         lines, first = inspect.getsourcelines(trainable)
         tree = ast.parse(textwrap.dedent("".join(lines)))
         file = inspect.getsourcefile(trainable) or ""
-    except (OSError, TypeError, SyntaxError, IndentationError):  # it has no text, or is a name
+    except (OSError, TypeError, SyntaxError):  # it has no text, or is a name
         return []
     is_class = isinstance(trainable, type)
-    seen = dict[str, int]()
-    for reported in _dicts_of_steps(tree) if is_class else _dicts_of_calls(tree):
+    seen: dict[str, int] = {}
+    reports = _dicts_of_steps(tree) if is_class else _dicts_of_calls(tree)
+    for reported in reports:
         for key in reported.keys:
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 seen.setdefault(key.value, first + key.lineno - 1)
-    place = "the notebook" if "ipykernel" in file else file.replace("\\", "/").rpartition("/")[2]
-    sentences = [_sentence(name, f"line {line} of {place}", is_class) for name, line in seen.items()]
-    return [sentence for sentence in sentences if sentence]
+    if "ipykernel" in file:
+        file = "the notebook"
+    else:
+        file = file.replace("\\", "/").rpartition("/")[2]
+    sentences = []
+    for name, line in seen.items():
+        sentence = _sentence(name, f"line {line} of {file}", is_class)
+        if sentence:
+            sentences.append(sentence)
+    return sentences
 
 
 def _dicts_of_calls(tree: ast.AST) -> Iterator[ast.Dict]:
-    """The dicts in ``report({…})`` and ``report(metrics={…})``, by whatever module's name."""
+    """Yield the dicts in ``report({…})`` and ``report(metrics={…})``, by whatever module's name."""
     for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and _last_name(call.func) == "report":
-            named = [keyword.value for keyword in call.keywords if keyword.arg == "metrics"]
-            for value in [*call.args[:1], *named]:
-                if isinstance(value, ast.Dict):
-                    yield value
+        if not isinstance(call, ast.Call) or _last_name(call.func) != "report":
+            continue
+        values = call.args[:1]
+        values += [keyword.value for keyword in call.keywords if keyword.arg == "metrics"]
+        for value in values:
+            if isinstance(value, ast.Dict):
+                yield value
 
 
 def _dicts_of_steps(tree: ast.AST) -> Iterator[ast.Dict]:
-    """The dicts that the method ``step`` returns."""
+    """Yield the dicts that the method ``step`` returns."""
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef) and function.name == "step":
             for part in ast.walk(function):
@@ -63,7 +80,9 @@ def _dicts_of_steps(tree: ast.AST) -> Iterator[ast.Dict]:
 def _last_name(function: ast.expr) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+    if isinstance(function, ast.Name):
+        return function.id
+    return ""
 
 
 def _sentence(name: str, place: str, is_class: bool) -> str:
@@ -91,16 +110,17 @@ class Iterations:
 
         Both counts grow by one with each report, until a trial goes on from a checkpoint.
         """
-        count, reported = result.get("iterations_since_restore"), result.get("training_iteration")
+        count = result.get("iterations_since_restore")
+        reported = result.get("training_iteration")
         if not isinstance(count, int) or not isinstance(reported, (int, float)):
             return ""
         offset = reported - count
-        before = self._latest.get(trial)
+        count_before, offset_before = self._latest.get(trial, (None, 0))
         self._latest[trial] = count, offset
-        goes_on = before is not None and before[0] == count - 1
-        if offset >= 0 and not (goes_on and before is not None and before[1] != offset):
-            return ""
-        return _REPLACED.format("trials report")
+        has_jumped = count_before == count - 1 and offset_before != offset
+        if offset < 0 or has_jumped:
+            return _REPLACED.format("trials report")
+        return ""
 
 
 def not_finite(metric: str, value: Any, trial: int) -> str:

@@ -39,24 +39,31 @@ class TrialState:
     @property
     def verdict(self) -> Verdict | None:
         """Why its steps are slow; None if none was seen."""
-        if self._verdict is None and (self.process.samples or self.process.unseen):
-            ranks = {"0": self.process.samples} if self.process.samples else {}
-            self._verdict = verdict({"unseen": self.process.unseen, "ranks": ranks})
+        samples = self.process.samples
+        unseen = self.process.unseen
+        if self._verdict is None and (samples or unseen):
+            ranks = {"0": samples} if samples else {}
+            self._verdict = verdict({"unseen": unseen, "ranks": ranks})
         return self._verdict
 
     def note_steps(self, event: Parts) -> None:
         """Take in where the time of its steps went up to now."""
         process = self.process
-        if process.samples and event.parts.get("steps", 0) < process.samples[-1][0]:
-            process.samples.clear()  # Tune has called its function once more, maybe in another process
-        process.memory = event.memory or process.memory
+        samples = process.samples
+        if samples and event.parts.get("steps", 0) < samples[-1][0]:
+            samples.clear()  # Tune has called its function once more, maybe in another process
+        if event.memory:
+            process.memory = event.memory
         process.note_parts(event.parts)
         self._verdict = None
 
     def to_record(self) -> dict[str, Any]:
-        left_out = ("curve", "process", "_verdict")
-        record = {name: value for name, value in vars(self).items() if name not in left_out}
-        return record if self.verdict is None else {**record, "verdict": self.verdict.to_json()}
+        record = dict(vars(self))
+        for name in ("curve", "process", "_verdict"):
+            del record[name]
+        if self.verdict is not None:
+            record["verdict"] = self.verdict.to_json()
+        return record
 
 
 @dataclass(eq=False, repr=False)
@@ -87,22 +94,32 @@ class SweepRun(Run):
         trial = self.trials[id]
         trial.status = status
         trial.why = why
-        if status == "running":
-            self.at_once = max(self.at_once, self.counts()["running"])
-            if self.phase != "training":
-                self.enter("training", now)
+        if status != "running":
+            return
+        self.at_once = max(self.at_once, self.counts()["running"])
+        if self.phase != "training":
+            self.enter("training", now)
 
     def reported(
-        self, id: str, *, iteration: int, value: Any, seconds: float, time: float | None = None
+        self,
+        id: str,
+        *,
+        iteration: int,
+        value: Any,
+        seconds: float,
+        time: float | None = None,
     ) -> None:
         """Take in a trial's result; only a finite `value` counts. `time` is the iteration by default."""
         trial = self.trials[id]
         trial.iteration = iteration
         trial.seconds = seconds
         trial.value = None
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and math.isfinite(value):
             trial.value = float(value)
-            trial.curve.add((iteration, iteration if time is None else time, trial.value))
+            if time is None:
+                time = iteration
+            trial.curve.add((iteration, time, trial.value))
 
     def trial_failed(self, id: str, text: str) -> None:
         """Take in that a trial has raised; `text` is its short traceback."""
@@ -133,39 +150,54 @@ class SweepRun(Run):
     @property
     def best(self) -> TrialState | None:
         """The trial whose newest value is the best: the one that `ResultGrid.get_best_result` returns."""
-        return next((trial for trial in self.ranked() if trial.value is not None), None)
+        for trial in self.ranked():
+            if trial.value is not None:
+                return trial
+        return None
 
     def ranked(self) -> list[TrialState]:
         """Return all trials, the best first and those without a value last."""
         sign = 1 if self.mode == "min" else -1
 
         def rank(trial: TrialState) -> float:
-            return math.inf if trial.value is None else sign * trial.value
+            if trial.value is None:
+                return math.inf
+            return sign * trial.value
 
         return sorted(self.trials.values(), key=rank)
 
     def eta(self, now: float | None = None) -> float | None:
         """Return the seconds left, if the trials to come take as long as those that are over."""
-        if self.over or self.done < 2 or self.phase != "training" or not self.total:
+        if self.over or self.phase != "training":
             return None
-        return self.phase_seconds(now)["training"] / self.done * (self.total - self.done)
+        done = self.done
+        if done < 2 or not self.total:
+            return None
+        seconds_each = self.phase_seconds(now)["training"] / done
+        return seconds_each * (self.total - done)
 
     def to_record(self) -> dict[str, Any]:
-        best = self.best
         spent = self.phase_seconds()
-        curve = best.curve if best else ()
-        return {
+        record: dict[str, Any] = {
             "workers": self.at_once,
             "dataset": self.dataset,
             "storage_path": self.path,
             "seconds": spent,
             "seconds_to_start": spent.get("start") if "training" in spent else None,
-            "config": best.config if best else {},
-            "metrics": {self.metric: best.value} if best else {},
-            "history": [{"epoch": iteration - 1, self.metric: value} for iteration, _, value in curve],
             "extra": {
                 "counts": dict(self.counts()),
-                "best": best.number if best else None,
+                "best": None,
                 "trials": [trial.to_record() for trial in self.trials.values()],
             },
         }
+        best = self.best
+        if best is None:
+            return record
+        history = []
+        for iteration, _, value in best.curve:
+            history.append({"epoch": iteration - 1, self.metric: value})
+        record["config"] = best.config
+        record["metrics"] = {self.metric: best.value}
+        record["history"] = history
+        record["extra"]["best"] = best.number
+        return record

@@ -6,7 +6,7 @@ from labkit.display.formatting import UNKNOWN, joined, number, plural, seconds, 
 from labkit.panel.shown import Curve, Mark, Plot, Shown, Table
 from labkit.tune.sweep import SweepRun, TrialState
 
-_KINDS = {  # how each status is marked, in the order in which they are listed
+_MARKS = {  # how each status is marked, in the order in which they are listed
     "finished": "ok",
     "stopped early": "dim",
     "running": "wait",
@@ -16,7 +16,9 @@ _KINDS = {  # how each status is marked, in the order in which they are listed
     "failed": "bad",
 }
 _CURVES_DRAWN = 60  # more grey lines are one grey area
-_ROWS_KEPT, _PARAMETERS_SHOWN, _VALUE_SHOWN = 200, 4, 18
+_ROWS_KEPT = 200
+_PARAMETERS_SHOWN = 4
+_VALUE_SHOWN = 18  # characters
 _STEPS_LOGGED = 4  # lines with counts in a log
 
 
@@ -25,44 +27,59 @@ def shown(run: SweepRun, now: float) -> Shown:
     counts = run.counts()
     ranked = run.ranked()
     progress = _progress(run, now)
-    numbers = {status: f"{counts[status]} {status}" for status in _KINDS if counts[status]}
-    if run.over and "waiting" in numbers:
-        numbers["waiting"] = f"{counts['waiting']} not begun"
     result = best_line(run)
-    waits = "" if run.over else run.waits
-    step = run.done * _STEPS_LOGGED // run.total if run.total else 0
+    numbers = {status: f"{counts[status]} {status}" for status in _MARKS if counts[status]}
+    notes = [run.warning, *run.names, run.not_finite]
+    if not run.over:
+        notes.append(run.waits)
+    elif "waiting" in numbers:
+        numbers["waiting"] = f"{counts['waiting']} not begun"
+    share = None
+    news = []
+    if run.total:
+        share = run.done / run.total
+        step = run.done * _STEPS_LOGGED // run.total
+        if step:
+            news.append((("progress", step), joined(progress, result)))
     return Shown(
         subtitle=joined(
             run.engine,
             plural(run.expected, "trial") if run.expected else "",
             f"{run.at_once} at a time" if run.at_once else "",
         ),
-        steps=[(_KINDS[status], text) for status, text in numbers.items()],
-        progress=(run.done / run.total if run.total else None, progress),
+        steps=[(_MARKS[status], text) for status, text in numbers.items()],
+        progress=(share, progress),
         tables=[_table(run, ranked)] if ranked else [],
         plot=_curves(run, ranked) if ranked or not run.over else None,
-        notes=[note for note in (run.warning, *run.names, run.not_finite, waits) if note],
+        notes=list(filter(None, notes)),
         what=joined(*numbers.values()) or "no trial",
         result=result,
-        news=[(("progress", step), joined(progress, result))] if step else [],
+        news=news,
     )
 
 
 def best_line(run: SweepRun) -> str:
     """Return the best of the trials' last values: ``best accuracy 0.979, trial 9 · lr 0.043``."""
     best = run.best
-    if best is None:
-        return f"no trial reported {run.metric}" if run.metric else "no metric to compare trials by"
-    values = [f"{name} {_value(best.config[name])}" for name in _parameters(run) if name in best.config]
-    return joined(f"best {run.metric} {number(best.value)}, trial {best.number}", *values)
+    if best is not None:
+        names = [name for name in _parameters(run) if name in best.config]
+        values = [f"{name} {_value(best.config[name])}" for name in names]
+        return joined(f"best {run.metric} {number(best.value)}, trial {best.number}", *values)
+    if run.metric:
+        return f"no trial reported {run.metric}"
+    return "no metric to compare trials by"
 
 
 def _progress(run: SweepRun, now: float) -> str:
     if run.phase != "training" and not run.done:  # a restored sweep may have trials that are over
         return "starting the first trial's process"
+    progress = f"{run.done} of {run.expected} trials are over"
     left = run.eta(now)
-    eta = "" if left is None else f"about {seconds(left)} left" if left >= 1 else "nearly done"
-    return joined(f"{run.done} of {run.expected} trials are over", eta)
+    if left is None:
+        return progress
+    if left < 1:
+        return joined(progress, "nearly done")
+    return joined(progress, f"about {seconds(left)} left")
 
 
 def _curves(run: SweepRun, ranked: list[TrialState]) -> Plot:
@@ -70,27 +87,42 @@ def _curves(run: SweepRun, ranked: list[TrialState]) -> Plot:
     name = run.metric or "metric"
     curves = []
     for trial in ranked[:_CURVES_DRAWN]:
-        if trial.curve:
-            curves.append(Curve(name, [(time, value) for _, time, value in trial.curve], "grey"))
+        points = [(time, value) for _, time, value in trial.curve]
+        if points:
+            curves.append(Curve(name, points, "grey"))
     if curves:  # the best is the first
         curves[0].name = f"{short(name, 24)}, trial {ranked[0].number}"
         curves[0].look = "main"
     times = [time for curve in curves for time, _ in curve.points] or [1.0]
-    # A scheduler whose figure is in no result compares nothing.
-    all_rungs = () if run.warning else run.rungs
-    rungs = [rung for rung in all_rungs if rung <= max(times)]
-    counted = run.time if all_rungs else "training_iteration"
-    axis = "iteration" if counted == "training_iteration" else short(counted, 24)
-    label = f"{axis} (dotted: rungs)" if rungs else axis
-    on_top = curves[::-1]
-    return Plot(label, on_top, end=max(*times, 1), begin=min(*times, 0), marks=rungs)
+    label = "iteration"
+    rungs: list[float] = []
+    if run.rungs and not run.warning:  # a scheduler whose figure is in no result compares nothing
+        rungs = [rung for rung in run.rungs if rung <= max(times)]
+        if run.time != "training_iteration":
+            label = short(run.time, 24)
+    if rungs:
+        label += " (dotted: rungs)"
+    return Plot(
+        label,
+        curves[::-1],  # the best is on top
+        end=max(*times, 1),
+        begin=min(*times, 0),
+        marks=rungs,
+    )
 
 
 def _table(run: SweepRun, ranked: list[TrialState]) -> Table:
     names = _parameters(run)
     best = run.best
     columns = [short(name, 14) for name in names]
-    head = ["trial", *columns, short(run.metric or "metric", 16), "iteration", "seconds", ""]
+    head = [
+        "trial",
+        *columns,
+        short(run.metric or "metric", 16),
+        "iteration",
+        "seconds",
+        "",
+    ]
     rows = [_row(trial, names, is_best=trial is best) for trial in ranked[:_ROWS_KEPT]]
     return Table(head, rows, more=len(ranked) - len(rows))
 
@@ -98,19 +130,20 @@ def _table(run: SweepRun, ranked: list[TrialState]) -> Table:
 def _row(trial: TrialState, names: list[str], *, is_best: bool) -> list[str | Mark]:
     """Return the row of a trial, with its values of the parameters `names`."""
     value = UNKNOWN if trial.value is None else number(trial.value)
-    state = joined(
-        trial.why or trial.status,
-        "best" if is_best else "",
-        f"changed {trial.changes} ×" if trial.changes else "",
-        trial.verdict.causes[0].name if trial.verdict and trial.verdict.causes else "",
-    )
+    state = [trial.why or trial.status]
+    if is_best:
+        state.append("best")
+    if trial.changes:
+        state.append(f"changed {trial.changes} ×")
+    if trial.verdict and trial.verdict.causes:
+        state.append(trial.verdict.causes[0].name)
     return [
         str(trial.number),
         *(_value(trial.config.get(name, UNKNOWN)) for name in names),
         ("now", value) if is_best else value,
         str(trial.iteration),
         f"{trial.seconds:.1f}" if trial.iteration else UNKNOWN,
-        ("ok" if is_best else _KINDS[trial.status], short(state, 36)),
+        ("ok" if is_best else _MARKS[trial.status], short(joined(*state), 36)),
     ]
 
 
@@ -129,4 +162,6 @@ def _value(value: Any) -> str:
     if isinstance(value, (int, float)):
         return number(value)
     text = " ".join(str(value).split())
-    return text if len(text) <= _VALUE_SHOWN else f"{text[:9]}…{text[-8:]}"
+    if len(text) <= _VALUE_SHOWN:
+        return text
+    return f"{text[:9]}…{text[-8:]}"

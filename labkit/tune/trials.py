@@ -25,7 +25,12 @@ from labkit.files import atomic_write
 from labkit.runs.record import setting
 from labkit.storage import check_run_name
 
-STATUS = {"RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished", "ERROR": "failed"}
+STATUS = {
+    "RUNNING": "running",
+    "PAUSED": "paused",
+    "TERMINATED": "finished",
+    "ERROR": "failed",
+}
 # Not .json or .pkl: when Tune restores a sweep, it copies those to its local folder, and later back again.
 SAVED = "last_state.saved"
 _STOPPED = "stopped early"  # in that file: the ids of these trials, which Tune doesn't distinguish
@@ -67,8 +72,11 @@ class TunerPlan:
             LabError: it is no Tuner, or made by a Ray client.
         """
         if not isinstance(tuner, tune.Tuner):
-            fact = f"watch() takes a ray.tune.Tuner and got {tuner!r:.60}"
-            raise BadInput("follow the sweep", fact, "panel.watch(tune.Tuner(trainable, param_space=…))")
+            raise BadInput(
+                "follow the sweep",
+                f"watch() takes a ray.tune.Tuner and got {tuner!r:.60}",
+                "panel.watch(tune.Tuner(trainable, param_space=…))",
+            )
         inner = getattr(tuner, "_local_tuner", None)
         if inner is None:
             raise LabError(
@@ -139,7 +147,11 @@ class TunerPlan:
         if lab is not None:
             bundles, strategy = self._resources()
             capacity.check_bundles_fit(
-                lab.nodes, bundles, attempt="start trials", strategy=strategy, ours=lab.is_ours
+                lab.nodes,
+                bundles,
+                attempt="start trials",
+                strategy=strategy,
+                ours=lab.is_ours,
             )
         if not self.restored:
             self._check_space()
@@ -172,12 +184,17 @@ class TunerPlan:
             return
         for name, value in space.items():
             if isinstance(value, (list, range)) and len(value) > 1:
-                fact = f"{name!r} is a plain list, which every trial would get unchanged"
-                fix = f"tune.grid_search([…]) or tune.choice([…]) for {name!r}"
-                raise BadInput(f"sweep over {name!r}", fact, fix)
+                raise BadInput(
+                    f"sweep over {name!r}",
+                    f"{name!r} is a plain list, which every trial would get unchanged",
+                    f"tune.grid_search([…]) or tune.choice([…]) for {name!r}",
+                )
         if not space:
-            fact = "the search space is empty: all trials would be the same"
-            raise BadInput("start a sweep", fact, 'param_space={"lr": tune.loguniform(1e-3, 1)}, for example')
+            raise BadInput(
+                "start a sweep",
+                "the search space is empty: all trials would be the same",
+                'param_space={"lr": tune.loguniform(1e-3, 1)}, for example',
+            )
 
     def _check_name(self) -> None:
         """Refuse the name of an earlier sweep: in one folder the results of both would be mixed."""
@@ -336,8 +353,10 @@ def why_failed(trial: Any) -> TrialFailure:
     if not text:
         return TrialFailure("no error was kept", _TRY_HERE)
     if _tune.NO_RESULT in text:
-        fix = "let it return, or raise an error that says why; sys.exit() ends the thread that it runs in"
-        return TrialFailure("its function ended by SystemExit", fix)
+        return TrialFailure(
+            "its function ended by SystemExit",
+            "let it return, or raise an error that says why; sys.exit() ends the thread that it runs in",
+        )
     fixes = [known_fix(text)]
     if ends.is_an_end(text):
         log = ends.log_of(ends.process_of(text))

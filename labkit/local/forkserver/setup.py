@@ -16,7 +16,7 @@ _PROGRAM = "setup_worker.py"
 
 
 def is_setup(request: Request) -> bool:
-    """Whether the request is for Ray's program that prepares a worker."""
+    """Return whether the request is for Ray's program that prepares a worker."""
     return Path(request.argv[0]).name == _PROGRAM
 
 
@@ -32,7 +32,10 @@ def worker_after(request: Request, client: str) -> Request | None:
         from ray._private.runtime_env.context import RuntimeEnvContext
         from ray._private.utils import update_envs
 
-        parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
+        parser = argparse.ArgumentParser(
+            allow_abbrev=False,
+            exit_on_error=False,
+        )
         parser.add_argument("--serialized-runtime-env-context")
         parser.add_argument("--language")
         options, argv = parser.parse_known_args(request.argv[1:])
