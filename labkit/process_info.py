@@ -48,10 +48,10 @@ def program_name(process: psutil.Process) -> str:
             if module.startswith("labkit."):
                 module = module.rpartition(".")[2]
             return module
-        for argument in command:
-            if not argument.startswith("-"):
-                return Path(argument).stem
-        return process.name()
+        scripts = [argument for argument in command if not argument.startswith("-")]
+        if scripts and scripts[0].endswith("/labkit/local/forkserver/client.py"):
+            scripts = scripts[2:]  # it stands for another program, whose fork it asks for at a socket
+        return Path(scripts[0]).stem if scripts else process.name()
     return "gone"
 
 

@@ -20,6 +20,7 @@ from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, ResourceChang
 from labkit import _jupyter, _ray, _spark, _tune, data
 from labkit.cluster import connection
 from labkit.local import nodes
+from labkit.local.forkserver import services
 
 _TRAIN = "ray.train.v2._internal"
 
@@ -28,6 +29,21 @@ RAY = {
     "labkit/_ray.py": _ray.NAMES,
     "labkit/local/nodes.py": {
         "ray.scripts.scripts:main": "`ray start` with another Python for its workers",
+    },
+    "labkit/local/forkserver/services.py": {
+        "ray._private.node:Node.start_ray_processes": "a node takes a second longer to start",
+        "ray._private.node:Node.plasma_store_socket_name": "the same",
+        "ray._private.services:wait_for_node": "the same",
+        "ray.scripts.scripts:get_ray_client_dependency_error": "a server that nobody uses imports ray twice",
+        "ray.dashboard.head": "Ray's own programs import their modules by themselves: a second or two",
+        "ray.dashboard.agent": "the same",
+        "ray.autoscaler._private.monitor": "the same",
+        "ray._private.runtime_env.agent.runtime_env_agent": "the same",
+        "ray.dashboard.utils:get_all_modules": "the same",
+        "ray.dashboard.subprocesses.module:SubprocessModule": "the same",
+        "ray.dashboard.consts:PARENT_HEALTH_CHECK_BY_PIPE": "an agent takes its raylet for dead, and ends it",
+        "ray._raylet:setproctitle": "`ps` and labkit stop show forks by another name",
+        "multiprocessing.util:spawnv_passfds": "the dashboard imports all of its modules twice",
     },
     "labkit/local/forkserver": {
         "ray.actor:ActorClassID.from_random": "forks: modules with actor classes draw ids at their import",
@@ -123,6 +139,7 @@ TEXTS = {
     "dashboard/http_server_head.py": nodes._PORT_TAKEN[2],
     "_private/parameter.py": nodes._PORT_TAKEN[3],
     "_private/workers/setup_worker.py": "exec_worker",
+    **dict.fromkeys(services.PROGRAMS, "__main__"),  # else it is a new Python
 }
 # Phrases, by the files of Ray that have them: the file of labkit that looks for them, and what is lost.
 _CHECKPOINTS = "train/v2/_internal/execution/checkpoint/checkpoint_manager.py"

@@ -50,11 +50,8 @@ _PORT_TAKEN = (
     "is not used by multiple components",
 )
 _NO_DASHBOARD = "Failed to start the dashboard"  # after it come lines of its log, which end anywhere
-# Tasks run on without the others: dashboard, monitors, the server of Ray's clients.
+# Tasks run on without the others: dashboard, monitors.
 _HEAD = ("gcs_server", "raylet")
-
-# Runs the `ray` CLI with `sys.executable` replaced: Ray starts its workers with that path.
-_PROGRAM = "import sys; sys.executable = sys.argv.pop(1); from ray.scripts.scripts import main; main()"
 
 
 class LocalCluster(Cluster):
@@ -279,14 +276,15 @@ class LocalCluster(Cluster):
         self._head_started_at = time.time()
 
         def options() -> list[str]:
-            ports[:] = free_port(), free_port(), free_port()
+            ports[:] = free_port(), free_port()
+            clients = [] if self.preloader is not None else [f"--ray-client-server-port={free_port()}"]
             return [
                 "--head",
                 f"--port={ports[0]}",
                 "--dashboard-host=127.0.0.1",
                 f"--dashboard-port={ports[1]}",
                 "--include-dashboard=true",  # else a head starts without one, for want of its port
-                f"--ray-client-server-port={ports[2]}",
+                *clients,
                 f"--temp-dir={self.folder}",
             ]
 
@@ -353,13 +351,10 @@ class LocalCluster(Cluster):
         env["RAY_AUTH_MODE"] = "token"
         env["RAY_AUTH_TOKEN_PATH"] = str(self.token)
         env[NODE_NAME] = name
-        python = sys.executable
         if self.preloader is not None:
             env |= connection.FORKED
             self.preloader.prepare(name, env)
-            python = self.preloader.make_launcher()
-        command = [sys.executable, "-P", "-c", _PROGRAM, python, "start", *options]
-        process = self._lab.start(command, group=GROUP, log=log, env=env)
+        process = self._lab.start([*self._ray(name), "start", *options], group=GROUP, log=log, env=env)
 
         def is_over() -> bool:
             return process.status() is not None
@@ -378,6 +373,12 @@ class LocalCluster(Cluster):
                 f"look into {log}; python -m labkit doctor reports what the machine lacks",
             )
         return log.read_text(errors="replace"), process.status()
+
+    def _ray(self, name: str) -> list[str]:
+        """Return the command that is `ray` for a node."""
+        if self.preloader is not None:
+            return self.preloader.ray(name)
+        return [sys.executable, "-P", "-c", "from ray.scripts.scripts import main; main()"]
 
     def _dashboards_error(self) -> str:
         """Return the last line of the dashboard's error log, which `ray start` doesn't show."""

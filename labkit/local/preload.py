@@ -19,6 +19,7 @@ from labkit import process_info
 from labkit.errors import BadInput
 from labkit.files import atomic_write
 from labkit.local import family
+from labkit.local.forkserver.services import PROGRAMS
 from labkit.local.forkserver.worker import ENDS, REFUSED
 from labkit.local.lab import Lab
 from labkit.local.variables import Changes
@@ -103,21 +104,41 @@ class Preloader:
     @property
     def py_executable(self) -> str:
         """Command for ``runtime_env["py_executable"]``: the fork server's client instead of python."""
+        return f"{self._client} {shlex.quote(str(self._folder / 'fork-'))}"
+
+    @property
+    def _client(self) -> str:
         client = Path(__file__).parent / "forkserver" / "client.py"
-        return shlex.join([sys.executable, "-I", "-S", str(client), str(self._folder / "fork")])
+        return shlex.join([sys.executable, "-I", "-S", str(client)])
+
+    def ray(self, node: str) -> list[str]:
+        """Return the command that is `ray` for a node, so that Ray's programs there are forks, too."""
+        socket = self._folder / f"services-{node}"
+        return [
+            sys.executable,
+            "-P",
+            "-m",
+            "labkit.local.forkserver.services",
+            str(socket),
+            self.make_launcher(),
+        ]
 
     def make_launcher(self) -> str:
         """Write a script for a node to use as its Python, and return its path.
 
         Ray prepares each worker in a Python that imports ray (0.6 s) before it becomes `py_executable`.
-        The script has that forked too, and runs Python for everything else. Where the folder's file system
-        forbids programs, the node uses Python itself.
+        The script has that forked, too, as well as Ray's own programs, and runs Python for everything else.
+        Where the folder's file system forbids programs, the node uses Python itself.
         """
         path = self._folder / "python"
+        programs = "|".join(f"*/ray/{program}" for program in PROGRAMS)
+        services = f'{self._client} {shlex.quote(str(self._folder))}/services-"${NODE_NAME}"'
         lines = [
             "#!/bin/sh",
-            'case "$1" in',
+            'if [ "$1" = -u ]; then program=$2; else program=$1; fi',
+            'case "$program" in',
             f'*/setup_worker.py) exec {self.py_executable} "$@" ;;',
+            f'{programs}) exec {services} "$@" ;;',
             "esac",
             f'exec {shlex.quote(sys.executable)} "$@"\n',
         ]

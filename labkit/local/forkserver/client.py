@@ -1,6 +1,6 @@
 """What Ray runs in place of python: asks the fork server for a worker, or becomes that python itself.
 
-``python -I -S client.py SOCKETS SCRIPT ARGUMENT…``. It imports only some modules of the standard library, and
+``python -I -S client.py SOCKET SCRIPT ARGUMENT…``. It imports only some modules of the standard library, and
 so runs within a hundredth of a second. It stays as long as its worker lives: ending one ends the other.
 """
 
@@ -43,9 +43,11 @@ def _request_worker(path: str, argv: list[str]) -> tuple[socket.socket, int] | N
 
 def main() -> None:
     """Wait for the end of the forked worker; without one, become the python that Ray wanted."""
-    sockets, *argv = sys.argv[1:]  # the name of a socket ends with the job and the raylet's pid
+    path, *argv = sys.argv[1:]
     job, raylet = os.environ.get("RAY_JOB_ID", ""), os.environ.get("RAY_RAYLET_PID", "")
-    answer = _request_worker(f"{sockets}-{job}-{raylet}", argv)
+    if path.endswith("-"):  # of a socket for workers, whose name goes on with the job and the raylet's pid
+        path += f"{job}-{raylet}"
+    answer = _request_worker(path, argv)
     if answer is None:
         os.execv(sys.executable, [sys.executable, *argv])
     _connection, pid = answer  # the worker ends with the connection

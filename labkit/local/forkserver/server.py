@@ -30,9 +30,9 @@ from typing import Any
 from labkit.local.forkserver.setup import is_setup, worker_after
 from labkit.local.forkserver.worker import ENDS, REFUSED, Request, become
 
-_MAX_MESSAGE = 1 << 20
+MAX_MESSAGE = 1 << 20
 _OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
-_PATIENCE = 10.0  # seconds for a client to send its request, which it does at once, but on a busy machine
+PATIENCE = 10.0  # seconds for a client to send its request, which it does at once, but on a busy machine
 _IDLE = 0.2  # seconds without a request
 _IDLE_AT_FIRST = 0.5  # a first task, such as one that follows the start at once, is on its way
 
@@ -94,8 +94,8 @@ def _prepared(listener: socket.socket, owner: int) -> Job:
     while not _has_ended(owner):
         with contextlib.suppress(TimeoutError):
             with listener.accept()[0] as kernel:
-                kernel.settimeout(_PATIENCE)
-                job = Job(**json.loads(kernel.recv(_MAX_MESSAGE)))
+                kernel.settimeout(PATIENCE)
+                job = Job(**json.loads(kernel.recv(MAX_MESSAGE)))
             listener.settimeout(None)
             return job
     sys.exit("the process that this was started for has ended")
@@ -162,8 +162,8 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
     handed: dict[str, str] = {}
     client, _ = listener.accept()
     try:
-        client.settimeout(_PATIENCE)
-        message, streams, *_ = socket.recv_fds(client, _MAX_MESSAGE, 3)
+        client.settimeout(PATIENCE)
+        message, streams, *_ = socket.recv_fds(client, MAX_MESSAGE, 3)
         request = Request(**json.loads(message), streams=streams, client=client)
         for name, on_the_node in job.handed.items():
             if request.environment.get(name) == on_the_node:  # and not one of the actor's own

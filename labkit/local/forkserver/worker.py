@@ -32,17 +32,25 @@ class Request:
 
 
 def become(request: Request) -> NoReturn:
-    """Run the script that was asked for in this process, and exit as Python would."""
-    # Ray kills a worker together with its process group, so it needs one of its own.
-    os.setpgid(0, 0)
-    for number, stream in enumerate(request.streams):
-        os.dup2(stream, number)
-        os.close(stream)
+    """Run a worker's script in this process, and exit as Python would."""
+    take_over(request)
     # When memory runs out, Linux should end workers first. Ray sets this score for the process that it has
     # started, which is the client, and that uses no memory.
     score = request.environment.get("RAY_worker_oom_score_adjustment", "1000")  # Ray's default
     with contextlib.suppress(OSError):  # a container may forbid it
         Path("/proc/self/oom_score_adj").write_text(score)
+    _use_threads(request.environment.get("OMP_NUM_THREADS", ""))
+    sys.addaudithook(_set_threads)
+    run(request)
+
+
+def take_over(request: Request) -> None:
+    """Take the streams, the environment and all else that the new Python would have had."""
+    # Ray kills a worker together with its process group, so it needs one of its own.
+    os.setpgid(0, 0)
+    for number, stream in enumerate(request.streams):
+        os.dup2(stream, number)
+        os.close(stream)
     os.nice(max(request.niceness - os.getpriority(os.PRIO_PROCESS, 0), 0))
     os.chdir(request.folder)
     os.environ.clear()
@@ -52,8 +60,10 @@ def become(request: Request) -> NoReturn:
         numpy.random.seed()
     if torch := sys.modules.get("torch"):
         torch.random.default_generator.seed()
-    _use_threads(request.environment.get("OMP_NUM_THREADS", ""))
-    sys.addaudithook(_set_threads)
+
+
+def run(request: Request) -> NoReturn:
+    """Run the script that was asked for, until its client ends."""
     threading.Thread(target=_end_with, args=[request.client], name="labkit-client", daemon=True).start()
     sys.argv = list(request.argv)
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))

@@ -1,0 +1,145 @@
+"""Ray's own Python programs on a node are forks of one process, and otherwise as Ray starts them."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+
+from labkit.local.forkserver import services
+from labkit.local.lab import Lab
+from labs import until
+
+pytestmark = pytest.mark.slow
+
+# What runs of them on a head and on another node, by the names that `ps` shows.
+AGENTS = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}
+ON_HEAD = AGENTS | {"dashboard", "log_monitor", "monitor"}
+
+
+def titles(home, node):
+    """The names of the processes that the node's server has forked."""
+    names = set()
+    for member in Lab(home).running("cluster", node):
+        with contextlib.suppress(psutil.Error):
+            if member.program == "services" and not member.is_origin:
+                names.add(member.process.cmdline()[0])
+    return names
+
+
+def test_all_of_rays_programs_are_forks_of_one_process_a_node(lab, home):
+    for node, expected in (("head", ON_HEAD), ("node-2", AGENTS)):
+        assert expected <= titles(home, node)
+    new_pythons = []
+    for member in Lab(home).running("cluster"):
+        with contextlib.suppress(psutil.Error):
+            command = member.process.cmdline()
+            if command[0].endswith("python") and "client.py" not in " ".join(command):
+                new_pythons += [part for part in command if part.endswith(services.PROGRAMS)]
+    assert not new_pythons
+
+
+def test_memory_runs_out_in_a_worker_and_not_in_an_agent(lab, home):
+    """Without its agent a raylet ends, so Linux must not choose it first."""
+    for member in Lab(home).running("cluster"):
+        with contextlib.suppress(psutil.Error):
+            if member.program == "services":
+                score = int(Path(f"/proc/{member.pid}/oom_score_adj").read_text())
+                assert score == int(Path("/proc/self/oom_score_adj").read_text())
+
+
+def test_the_dashboard_answers_and_lists_what_runs(lab):
+    from ray.util.state import list_nodes
+
+    assert sorted(node.node_name for node in list_nodes(lab.dashboard_url)) == ["head", "node-2"]
+    assert ray.get(ray.remote(lambda: 1).remote()) == 1
+
+
+SERVER = """
+import os, socket, sys
+from labkit.local.forkserver import services
+listener = socket.socket(fileno=int(sys.argv[1]))
+starter = os.pidfd_open(int(sys.argv[2]))
+request = services._serve(listener, starter, {**os.environ, **services._FOR_AGENTS})
+if request is not None:
+    services._become(request)
+print("served", flush=True)
+"""
+TELL = "import os, sys; print(os.getppid(), os.environ.get('RAY_NODE_ID'), sys.argv[1:], flush=True)"
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A server of forks, and what its `ray start` is: a process that this test ends."""
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # it changes between here and the test
+    starter = subprocess.Popen(["sleep", "600"])
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        number = listener.fileno()
+        command = [sys.executable, "-c", SERVER, str(number), str(starter.pid)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=[number])
+    yield process, starter, path
+    for each in (process, starter):
+        each.kill()
+        each.communicate()
+
+
+def run_by_client(path, script, *arguments, **variables):
+    client = Path(services.__file__).with_name("client.py")
+    command = [sys.executable, "-I", "-S", str(client), str(path), "-u", str(script), *arguments]
+    environment = {**os.environ, **variables}
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_a_program_is_forked_if_its_variables_are_those_of_the_node(server, tmp_path):
+    process, starter, path = server
+    script = tmp_path / "agent.py"
+    script.write_text(TELL)
+    done = run_by_client(path, script, "--head", RAY_NODE_ID="7")
+    assert done.stdout == f"{process.pid} 7 ['--head']\n", done.stderr
+    # A library may read any other variable when it is imported; and an agent is told how to watch its raylet.
+    for variables in ({"OF_THE_READER": "1"}, dict.fromkeys(services._FOR_AGENTS, "0")):
+        done = run_by_client(path, script, **variables)
+        assert done.stdout.endswith(" None []\n") and done.stdout.split()[0] != str(process.pid)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as nonsense:
+        nonsense.connect(str(path))
+        socket.send_fds(nonsense, [json.dumps({"argv": []}).encode()], [0, 1, 2])
+    assert run_by_client(path, script).stdout.startswith(f"{process.pid} ")
+
+
+def test_the_server_ends_with_ray_start_and_the_last_of_its_forks(server, tmp_path, monkeypatch):
+    process, starter, path = server
+    script = tmp_path / "monitor.py"
+    script.write_text("input()")
+    client = Path(services.__file__).with_name("client.py")
+    command = [sys.executable, "-I", "-S", str(client), str(path), str(script)]
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as waits:
+        until(lambda: psutil.Process(process.pid).children())
+        starter.kill()
+        starter.wait()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        waits.communicate(b"\n")
+    assert process.communicate(timeout=300)[0] == "served\n"
+
+
+def test_a_client_that_is_killed_takes_its_program_along(server, tmp_path, monkeypatch):
+    process, _, path = server
+    script = tmp_path / "monitor.py"
+    script.write_text("import time; time.sleep(600)")
+    client = Path(services.__file__).with_name("client.py")
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    with subprocess.Popen([sys.executable, "-I", "-S", str(client), str(path), str(script)]) as waits:
+        until(lambda: psutil.Process(process.pid).children())
+        waits.kill()
+    until(lambda: not psutil.Process(process.pid).children())
