@@ -3,7 +3,7 @@
 `labkit.worker.events` lists the events; `labkit.panel.training_view` decides what is shown.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import singledispatchmethod
@@ -251,11 +251,15 @@ class TrainingRun(Run):
     def parts_of_steps(self) -> dict[str, Any]:
         """Return the samples of all ranks, as `labkit.runs.verdict` takes them."""
         reasons = [worker.unseen for worker in self.workers.values()]
+        on_node = Counter(worker.node for worker in self.workers.values())
         ranks = {}
+        crowds = {}
         for rank, worker in sorted(self.workers.items()):
             if worker.samples:
                 ranks[str(rank)] = worker.samples
-        return {"unseen": next(filter(None, reasons), ""), "ranks": ranks}
+            if worker.cores:
+                crowds[str(rank)] = max(on_node[worker.node] / worker.cores, 1.0)
+        return {"unseen": next(filter(None, reasons), ""), "ranks": ranks, "crowds": crowds}
 
     def find_verdict(self, now: float | None = None) -> Verdict:
         """Return why the run is slow; computed at most once a second while it runs."""
@@ -366,7 +370,10 @@ class TrainingRun(Run):
     @on_event.register
     def on_worker(self, event: events.Worker) -> None:
         worker = self.workers.of(event)
-        if worker is None or event.workers is None:
+        if worker is None:
+            return
+        worker.cores = event.cores
+        if event.workers is None:
             return
         self.world_size = event.workers
         latest_size = self.sizes[-1][1] if self.sizes else None

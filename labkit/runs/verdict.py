@@ -12,6 +12,7 @@ needs for itself, plus the exchange of the rank that waits least. Without a caus
 that part taken away.
 """
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -121,8 +122,14 @@ class Verdict:
 class Stretch:
     """The mean step of each rank between two steps of a run."""
 
-    def __init__(self, samples: Samples, first: float, last: float) -> None:
-        self.ranks = {rank: _mean_step(rows, first, last) for rank, rows in samples.items()}
+    def __init__(self, samples: Samples, first: float, last: float, crowds: Mapping[int, float]) -> None:
+        self.ranks = {}
+        for rank, rows in samples.items():
+            step = _mean_step(rows, first, last)
+            # Ranks that share a core still wait for each other there.
+            undisturbed = step["waiting"] + step["computing"] * crowds.get(rank, 1.0)
+            step["undisturbed"] = min(undisturbed, step["own"])
+            self.ranks[rank] = step
 
     def of(self, name: str) -> dict[int, float]:
         """Return a part of each rank."""
@@ -167,6 +174,10 @@ class Stretch:
         """Return what a step wins if the slowest rank is as fast as the next one."""
         return self.longest("own") - self.longest("own", but=self.slowest)
 
+    def without_programs(self) -> float:
+        """Return what a step wins if no other program takes a core from any rank."""
+        return self.longest("own") - self.longest("undisturbed")
+
     def with_equal_rows(self) -> float:
         """Return what a step wins if the ranks share the rows, which have to be computed anyway."""
         own = self.of("own").values()
@@ -194,7 +205,8 @@ def verdict(parts: Mapping[str, Any], *, start: float | None = None, total: floa
     """Return why a run is slow.
 
     Args:
-        parts: as in the record: the samples of each rank, and why there are none.
+        parts: as in the record: the samples of each rank, why there are none, and how many ranks each one
+            shares a core with ("crowds", at least 1).
         start: seconds until the first step.
         total: seconds of the run.
     """
@@ -202,6 +214,7 @@ def verdict(parts: Mapping[str, Any], *, start: float | None = None, total: floa
         return _unknown(f"the parts of a step aren't measured {parts['unseen']}")
     try:
         samples = {int(rank): _samples(rows) for rank, rows in parts.get("ranks", {}).items()}
+        crowds = {int(rank): float(crowd) for rank, crowd in parts.get("crowds", {}).items()}
     except (TypeError, ValueError, AttributeError):
         return _unknown("the record is damaged")
     if not samples or not all(samples.values()):
@@ -210,7 +223,7 @@ def verdict(parts: Mapping[str, Any], *, start: float | None = None, total: floa
     steps = min(rows[-1]["steps"] for rows in samples.values()) - first
     if steps <= 0:
         return _unknown("too few steps")
-    search = _Search(samples, first, steps)
+    search = _Search(samples, first, steps, crowds)
     shares = {rank: _shares(step) for rank, step in search.whole.ranks.items()}
     wall = steps * search.wall
     if steps < _LEAST_STEPS or wall < _LEAST_SECONDS:
@@ -237,11 +250,12 @@ def verdict_of(record: RunRecord) -> Verdict:
 class _Search:
     """A run, in one piece and in stretches; the functions below look for causes in it."""
 
-    def __init__(self, samples: Samples, first: float, steps: float) -> None:
-        self.samples, self.steps = samples, steps
+    def __init__(self, samples: Samples, first: float, steps: float, crowds: Mapping[int, float]) -> None:
+        self.samples = samples
+        self.steps = steps
         cuts = [first + steps * k / _STRETCHES for k in range(_STRETCHES + 1)]
-        self.whole = Stretch(samples, first, first + steps)
-        self.stretches = [Stretch(samples, *pair) for pair in zip(cuts, cuts[1:], strict=False)]
+        self.whole = Stretch(samples, first, first + steps, crowds)
+        self.stretches = [Stretch(samples, *pair, crowds) for pair in itertools.pairwise(cuts)]
         self.wall = self.whole.longest("wall")
         self.queue = self.share_of("queue")
         self.epoch = _epoch_length(next(iter(samples.values())))  # in steps
@@ -328,7 +342,9 @@ def _slow_rank(search: _Search) -> list[Cause]:
     def win(stretch: Stretch) -> float:
         if stretch.slowest != rank:
             return 0.0
-        return stretch.with_equal_rows() if reason == "rows" else stretch.without_rank()
+        if reason == "rows":
+            return stretch.with_equal_rows()
+        return stretch.without_programs() if reason == "busy" else stretch.without_rank()
 
     name, detail, how = _REASONS[reason]
     how = how.format(mine, others) if reason == "rows" else how

@@ -84,6 +84,21 @@ def test_an_epoch_without_the_cause_is_predicted(slow, name):
     assert low <= healthy <= high
 
 
+@pytest.mark.parametrize(("crowd", "forward"), [(1.0, 0.010), (1.5, 0.010 + 0.5 * 0.028)])
+def test_without_other_programs_ranks_still_wait_for_each_other_on_a_core_that_they_share(crowd, forward):
+    parts = told(rank(forward=0.022, queue=0.012), rank(forward=0.042, queue=0.032))
+    parts["crowds"] = {"0": crowd, "1": crowd}
+    (cause,) = verdict(parts).causes
+    without = verdict(told(rank(forward=forward), rank(forward=forward))).epoch
+    assert cause.detail == "busy" and cause.without[0] == pytest.approx(without, rel=0.05)
+
+
+def test_ranks_that_crowd_a_core_by_themselves_are_no_other_programs():
+    parts = told(rank(forward=0.022, queue=0.012), rank(forward=0.042, queue=0.032))
+    parts["crowds"] = {"0": 9.0, "1": 9.0}
+    assert verdict(parts).name == "healthy"
+
+
 def test_several_causes_come_in_the_order_of_their_seconds():
     both = told(rank(evaluating=0.02), rank(evaluating=0.02, forward=0.05))
     assert [cause.name for cause in verdict(both).causes] == ["slow rank", "validation"]
