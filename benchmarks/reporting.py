@@ -24,6 +24,7 @@ from course import datasets
 from labkit.local import cluster
 from labkit.settings import Settings
 
+_FIRST_EPOCHS = 3  # of a stretch, which are not measured: a run has its first steps once
 _WAYS = ("with", "without", "again")  # with the panel, and twice without it
 
 
@@ -51,12 +52,14 @@ def train_loop(config):
             optimizer.step()
 
     def stretch(epochs: int, followed: bool) -> tuple[float, float]:
-        began = time.perf_counter()
-        cpu_began = time.process_time()
         with following(config["tracker"]) if followed else contextlib.nullcontext():
+            for _ in range(_FIRST_EPOCHS):
+                train()
+            began = time.perf_counter()
+            cpu_began = time.process_time()
             for _ in range(epochs):
                 train()
-        return time.perf_counter() - began, time.process_time() - cpu_began
+            return time.perf_counter() - began, time.process_time() - cpu_began
 
     stretch(2, followed=True)
     seconds_of_epoch = stretch(3, followed=False)[0] / 3
