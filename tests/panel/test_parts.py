@@ -282,6 +282,15 @@ def test_where_waiting_cannot_be_told_there_are_no_parts(loop, why):
 # -- in the state of a run --------------------------------------------------------------------------------
 
 
+def test_how_many_ranks_share_a_core_is_counted_for_each_node():
+    state = TrainingRun("run", world_size=3)
+    state.start("", 1.0)
+    for rank, node in enumerate(("a", "a", "b")):
+        where = {"rank": rank, "node": node, "pid": 100 + rank}
+        state.apply(event("worker", at=1.0, workers=3, cores=1 if node == "a" else 8, **where))
+    assert state.parts_of_steps()["crowds"] == {"0": 2.0, "1": 2.0, "2": 1.0}
+
+
 def test_the_samples_are_thinned_and_the_last_one_is_kept():
     state = TrainingRun("run", world_size=2)
     state.start("", 1.0)
