@@ -34,7 +34,7 @@ RAY = {
         "ray._private.node:Node.start_ray_processes": "a node takes a second longer to start",
         "ray._private.node:Node.plasma_store_socket_name": "the same",
         "ray._private.services:wait_for_node": "the same",
-        "ray.scripts.scripts:get_ray_client_dependency_error": "a server that nobody uses imports ray twice",
+        "ray.scripts.scripts:get_ray_client_dependency_error": "a server without a use imports ray twice",
         "ray.dashboard.head": "Ray's own programs import their modules by themselves: a second or two",
         "ray.dashboard.agent": "the same",
         "ray.autoscaler._private.monitor": "the same",

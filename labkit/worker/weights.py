@@ -238,7 +238,7 @@ class WeightsWatch:
 def _content(tensor: Any) -> bytes | int:
     """Return the beginning of a parameter's values; of one on a device, its version, which costs no kernel.
 
-    It is read where it lies: torch would take ten times as long to compare ten numbers, twice in each step.
+    It is read at its address: torch would take ten times as long to compare ten numbers, twice in each step.
     """
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         return tensor._version
