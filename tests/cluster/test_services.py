@@ -106,7 +106,7 @@ def test_a_program_is_forked_if_its_variables_are_those_of_the_node(server, tmp_
     script.write_text(TELL)
     done = run_by_client(path, script, "--head", RAY_NODE_ID="7")
     assert done.stdout == f"{process.pid} 7 ['--head']\n", done.stderr
-    # A library may read any other variable when it is imported; and an agent gets the way to watch its raylet.
+    # A library may read any other variable when it is imported; and agents get the way to watch a raylet.
     for variables in ({"OF_THE_READER": "1"}, dict.fromkeys(services._FOR_AGENTS, "0")):
         done = run_by_client(path, script, **variables)
         assert done.stdout.endswith(" None []\n") and done.stdout.split()[0] != str(process.pid)
