@@ -36,7 +36,7 @@ help:
 	@echo "make slides       a reveal.js deck for each lesson, with the teacher's notes, in build/slides"
 	@echo "make bundle       one archive that installs and opens the lessons without a network, in build/bundle"
 	@echo "make learners     the lessons without solutions, build/lab-learners.zip"
-	@echo "make lint         ruff, check and format; the layers of the package; types; spelling and prose"
+	@echo "make lint         ruff, check and format; the layers; types; spelling and prose; the size of the code"
 	@echo "make bench        all benchmarks, hours; BENCH_ARGS=startup runs one"
 	@echo "make clean        remove caches and artefacts; keeps $(VENV), runs and solved exercises"
 	@echo "make constraints  write the installed versions into constraints.txt"
@@ -127,6 +127,7 @@ lint: setup
 	@$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-cache --no-logo
 	$(PY) -m mypy
 	$(PY) tools/prose.py
+	@$(PY) tools/size.py
 	$(PY) -m codespell_lib *.md docs benchmarks labkit course lessons tests tools datasets findings notebooks/AGENTS.md
 
 bench: setup
