@@ -69,6 +69,11 @@ class WeightsWatch:
         self._is_whole = True  # whether each backward began at one number
         self._rewritten = False  # whether weights have changed between two steps
 
+    @property
+    def counts(self) -> bool:
+        """Whether it counts collectives: afterwards it need not hear of batches and backwards."""
+        return self._steps < _COUNTED
+
     # -- what the loop does --------------------------------------------------------------------------
 
     def wraps(self, wrapper: Any) -> None:
@@ -80,34 +85,32 @@ class WeightsWatch:
 
     def drew(self) -> None:
         """Note that the loop has a batch: what was exchanged before isn't part of a forward pass."""
-        if not self._counts or not self._has_stepped:
+        if not self._has_stepped:
             return
         if self._has_exchanged():
             self._gathered += 1
         self._has_stepped = False
 
     def begin_backward(self, loss: Any) -> None:
-        if self._counts:
-            self._backwards += 1
-            if self._has_exchanged():
-                self._crossed += 1
-            self._is_whole = self._is_whole and loss.numel() == 1
+        self._backwards += 1
+        if self._has_exchanged():
+            self._crossed += 1
+        self._is_whole = self._is_whole and loss.numel() == 1
 
     def end_backward(self) -> None:
-        if self._counts:
-            self._exchanges = self._has_exchanged() or self._exchanges
+        self._exchanges = self._has_exchanged() or self._exchanges
 
     def before_step(self, optimizer: Any) -> None:
         reference = self._optimizers.get(id(optimizer))
         if reference is None or reference() is not optimizer:  # the id of one that is gone is used again
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
-        if self._counts:
+        if self.counts:
             self._exchanges = self._has_exchanged() or self._exchanges
         if self._probe is not None and not self._rewritten:
             self._rewritten = _content(self._probe) != self._kept
 
     def after_step(self) -> None:
-        if self._counts:
+        if self.counts:
             self._steps += 1
             if self._has_exchanged() or self._exchanges:  # some optimizers exchange in their step
                 self._exchanged += 1
@@ -216,10 +219,6 @@ class WeightsWatch:
                     yield _Parameter(name, tensor, False)
 
     # -- inside --------------------------------------------------------------------------------------
-
-    @property
-    def _counts(self) -> bool:
-        return self._steps < _COUNTED
 
     def _has_exchanged(self) -> bool:
         """Return whether collectives were run since the last call."""
