@@ -76,7 +76,7 @@ for process in psutil.process_iter(["name"]):
 #
 # ![The notebook is the driver; a head node with GCS, raylet and workers; a second node with raylet and workers](images/nodes.svg)
 #
-# > **What the lab changes in Ray.** Worker processes are forked from one that has imported PyTorch, so they start in a fraction of a second (`LABKIT_PRELOAD=0` switches it off). Most of Ray's log lines are off, because the panels show what matters. Every process must know a secret, the token; Ray announced that 2.61 will require one in all clusters, and warned of it above.
+# > **What the lab changes in Ray.** Worker processes are forked from one that has imported PyTorch, and Ray's own programs from one that has imported Ray, so they start in a fraction of a second (`LABKIT_PRELOAD=0` switches it off). Most of Ray's log lines are off, because the panels show what matters. Every process must know a secret, the token; Ray announced that 2.61 will require one in all clusters, and warned of it above.
 
 # %% [markdown] tags=["instructor"]
 # **`RAY_ADDRESS` is set on a machine of the institute.** Then `cluster.start()` connects to that cluster. Say: "Unset it for this lesson."

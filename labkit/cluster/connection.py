@@ -16,6 +16,7 @@ from labkit.settings import PACKAGES, absolute
 # What the lab sets for Ray, in the nodes and in the kernel.
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # silent, and no waiting for a network that is not there
+    "RAY_enable_metrics_collection": "0",  # for Prometheus; an agent would keep 1 MB of each run
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # seconds between a controller's looks at its workers, not 2
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # the panel shows progress; Ray Data would print lines
     "RAY_DATA_LOG_LEVEL": "WARNING",  # the same; see `labkit.cluster.ray_data`

@@ -427,17 +427,13 @@ def test_every_socket_refuses_who_has_no_token(lab, home):
                 continue  # of a worker that Ray has ended meanwhile
             assert answers <= REFUSED and "UNAUTHENTICATED" in answers, (program, address, port, answers)
             kinds.add("gRPC")
-        elif status == 200:
-            # Ray's metrics: numbers for Prometheus, open by design.
-            assert http_status(host, port, "/api/jobs/", method="POST", body=b"{}") != 200
-            kinds.add("metrics")
         else:
             # Ray's dashboard, on loopback; its agents, which Ray puts on the node's address.
             assert status == 401, (program, address, port, status)
             assert http_status(host, port, "/api/jobs/", method="POST", body=b"{}") == 401
             assert address == "127.0.0.1" or program.endswith("Agent"), (program, address)
             kinds.add(program)
-    assert {"gRPC", "metrics", "dashboard"} <= kinds
+    assert {"gRPC", "dashboard"} <= kinds
 
 
 INTRUDER = """

@@ -64,7 +64,8 @@ def main() -> None:
     os.chmod(path, 0o600)
     listener.listen(128)  # requests during the imports wait for their end
     starter = os.pidfd_open(os.getpid())
-    if os.fork() == 0:
+    # A lock that another thread holds would stay held in the fork; without a server, all are new Pythons.
+    if not other_threads() and os.fork() == 0:
         _import_programs()
         request = _serve(listener, starter, environment)
         if request is not None:
