@@ -79,6 +79,7 @@ class TrainingRun(Run):
         self._base = Progress()  # behind the present process of rank 0 when it began
         self._saved: list[Progress] = []  # at each checkpoint …
         self._arrived = 0  # … of which so many are in the store
+        self._unplaced: dict[int, CheckpointState] = {}  # of those, which came before their report, by number
         self._done_before = 0.0  # the fraction that was done before the first step, of a resumed run
         self._failed_at: float | None = None  # when workers failed that were not replaced yet
         self._parts = {
@@ -466,6 +467,7 @@ class TrainingRun(Run):
             return
         self.workers.began_again = False
         del self._saved[self._arrived :]
+        self._unplaced.clear()
         self._base = self._saved[-1] if self._saved else Progress()
         self.repeated += max(self.made - self._base.steps, 0)
         self.made = self._base.steps
@@ -527,6 +529,7 @@ class TrainingRun(Run):
         if first != self._first_epoch:
             self._count_from(first)
         self.history[-1] = {**metrics, "epoch": self._epoch_of(report)}
+        self._place_checkpoints()
 
     def _train_without_steps(self, at: float) -> None:
         """Enter the phase of training: since the workers began, and since the next report after a wait."""
@@ -649,12 +652,24 @@ class TrainingRun(Run):
             if checkpoint.path == event.path:
                 return checkpoint
         epoch: float = 0
+        number = len(self.history)
+        if self._arrived < len(self._saved):  # others may have been reported since
+            number = self._saved[self._arrived].reports
         if self.history:
-            number = len(self.history)
-            if self._arrived < len(self._saved):  # others may have been reported since
-                number = self._saved[self._arrived].reports
-            report = self.history[min(number, len(self.history) - 1)]
-            epoch = whole_as_int(report["epoch"] + 1)
+            epoch = self._epochs_done_at(min(number, len(self.history) - 1))
         checkpoint = CheckpointState(event.path, epoch, event.at)
         self.checkpoints.append(checkpoint)
+        if self._arrived >= len(self._saved) or number >= len(self.history):
+            self._unplaced[self._arrived] = checkpoint
         return checkpoint
+
+    def _place_checkpoints(self) -> None:
+        """Give their epoch to checkpoints of which the engine has told before their report came."""
+        for number, checkpoint in list(self._unplaced.items()):
+            if number < len(self._saved) and self._saved[number].reports < len(self.history):
+                del self._unplaced[number]
+                if "epoch" not in checkpoint.metrics:
+                    checkpoint.epoch = self._epochs_done_at(self._saved[number].reports)
+
+    def _epochs_done_at(self, report: int) -> float:
+        return whole_as_int(self.history[report]["epoch"] + 1)

@@ -159,6 +159,21 @@ def test_steps_after_the_last_checkpoint_that_arrived_are_repeated():
     assert (run.state.workers.restarts, len(run.state.failures)) == (2, 1)
 
 
+@pytest.mark.parametrize("late", ["both", "the report"])
+def test_a_checkpoint_that_the_engine_tells_of_before_its_report_has_the_epoch_of_the_report(late):
+    """The worker sends the one, and the controller the other: on a busy machine the worker's comes later."""
+    run = Run(engine="Ray Train", epochs=3)
+    for epoch in range(3):
+        run.step(epoch + 1.0, epoch=epoch, step=10, total=10, done=True, seconds=1.0)
+        if late == "the report":
+            run("saved", epoch + 1.1, epoch=epoch + 1, step=10 * (epoch + 1))
+        run("checkpoint", epoch + 1.2, path=f"/runs/{epoch}", status="committed", metrics={"loss": 1.0})
+        if late == "both":
+            run("saved", epoch + 1.3, epoch=epoch + 1, step=10 * (epoch + 1))
+        run("report", epoch + 1.4, metrics={"loss": 1.0}, passes=epoch + 1)
+    assert [checkpoint.label for checkpoint in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
+
+
 # -- reports, and what is too late ---------------------------------------------------------------------
 
 
