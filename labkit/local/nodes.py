@@ -343,8 +343,8 @@ class LocalCluster(Cluster):
         log.unlink(missing_ok=True)
         env = {
             "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_TIMEOUT),
-            **os.environ,
             **connection.ENVIRONMENT,
+            **os.environ,
         }
         for other in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):  # of another cluster
             env.pop(other, None)

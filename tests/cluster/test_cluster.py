@@ -549,7 +549,7 @@ def test_a_taken_port_is_replaced_the_environment_is_put_back_and_the_right_toke
     if (running := cluster.current()) is not None:
         running.stop()
     monkeypatch.setenv("HOME", str(home / "user"))
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    monkeypatch.setenv("RAY_enable_metrics_collection", "1")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "f" * 64)  # as in a container, whose own cluster has this token
     (home / "user" / ".ray").mkdir(parents=True)
     (home / "user" / ".ray" / "auth_token").write_text("e" * 64)
@@ -561,6 +561,8 @@ def test_a_taken_port_is_replaced_the_environment_is_put_back_and_the_right_toke
             assert requests.get(f"{lab.dashboard_url}/api/v0/nodes", timeout=300).status_code == 401
             assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(home / "ray-token")
             assert "RAY_AUTH_TOKEN" not in os.environ
+            (raylet,) = (process for process in members(home) if process.name() == "raylet")
+            assert raylet.environ()["RAY_enable_metrics_collection"] == "1"  # what the reader has set counts
             os.environ["LABKIT_OF_THE_READER"] = "1"
     assert next(ports, None) is None  # the port that was taken was tried
     del os.environ["LABKIT_OF_THE_READER"]
