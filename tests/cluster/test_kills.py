@@ -92,7 +92,7 @@ def ray_start(home):
     """The process of `ray start`, while it runs."""
     for member in Lab(home).running("cluster", "head"):
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-            if member.is_origin and "ray.scripts.scripts" in " ".join(member.process.cmdline()):
+            if member.is_origin and "forkserver.services" in " ".join(member.process.cmdline()):
                 return member.process
     return None
 
