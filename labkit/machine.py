@@ -22,8 +22,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 # A server takes its port seconds later. Linux gives those from 32768 on to outgoing connections meanwhile.
 _PORTS = range(20_000, 32_000)
 _CGROUP = Path("/sys/fs/cgroup")
@@ -44,6 +42,8 @@ def cores() -> float:
 
 def memory() -> tuple[int, int]:
     """Return the total and the available bytes of memory, as the container allows."""
+    import psutil  # takes longer than all else here, and a worker asks for its cores alone
+
     host = psutil.virtual_memory()
     total = host.total
     available = host.available

@@ -16,6 +16,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from labkit import machine
 from labkit.errors import BadInput, LabError
 
 PACKAGE_ROOT = Path(__file__).resolve().parent
@@ -119,8 +120,6 @@ class Settings:
 
         Of this process's own variables, relative paths become absolute: its children have another folder.
         """
-        from labkit import machine  # psutil takes longer than all else of `import labkit`
-
         if env is None:
             env = os.environ
             home = env.get("LABKIT_HOME", "").strip()

@@ -92,9 +92,7 @@ class TrainingRun(Run):
         self._lengths: dict[int, int] = {}  # epoch -> its steps, or the most seen so far
         self._points = Thinned(_POINTS_KEPT)  # (epoch, step, metrics)
         self._latest: Metrics = {}
-        self._first_epoch: int | None = (
-            None  # the number of the first epoch in reports, 0 or 1, if it is certain
-        )
+        self._first_epoch: int | None = None  # its number in the reports, 0 or 1, if it is certain
         self._counts_fractions = False  # whether an epoch in them is how many are done, as 2.5
         self._evidence: list[tuple[int, float]] = []  # of `counted_from`
         self._trained_from: int | None = None  # the first report that tells how far the loop is

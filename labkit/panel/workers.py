@@ -20,7 +20,7 @@ class WorkerState:
     rank: int
     node: str = ""
     pid: int = 0
-    cores: int = 0  # of its node, that it may use; 0 if unknown
+    cores: float = 0  # of its node, that it may use; 0 if unknown
     epoch: int = 0
     step: int = 0  # in this epoch
     total: int | None = None  # steps of this epoch, if known

@@ -123,13 +123,9 @@ class Stretch:
     """The mean step of each rank between two steps of a run."""
 
     def __init__(self, samples: Samples, first: float, last: float, crowds: Mapping[int, float]) -> None:
-        self.ranks = {}
-        for rank, rows in samples.items():
-            step = _mean_step(rows, first, last)
-            # Ranks that share a core still wait for each other there.
-            undisturbed = step["waiting"] + step["computing"] * crowds.get(rank, 1.0)
-            step["undisturbed"] = min(undisturbed, step["own"])
-            self.ranks[rank] = step
+        self.ranks = {
+            rank: _mean_step(rows, first, last, crowds.get(rank, 1.0)) for rank, rows in samples.items()
+        }
 
     def of(self, name: str) -> dict[int, float]:
         """Return a part of each rank."""
@@ -430,8 +426,8 @@ def _samples(rows: list[list[float]]) -> list[dict[str, float]]:
     return [dict(zip(COLUMNS, map(float, row), strict=True)) for row in rows]
 
 
-def _mean_step(rows: list[dict[str, float]], first: float, last: float) -> dict[str, float]:
-    """Return the parts of a rank's mean step, and what follows from them."""
+def _mean_step(rows: list[dict[str, float]], first: float, last: float, crowd: float) -> dict[str, float]:
+    """Return the parts of a rank's mean step, and what follows from them; see `verdict` for the crowd."""
     begin, end = _at(rows, first), _at(rows, last)
     step = {name: (end[name] - begin[name]) / (last - first) for name in COLUMNS}
     step["rest"] = max(step["wall"] - sum(step[part] for part in PARTS[:-1]), 0.0)
@@ -445,6 +441,8 @@ def _mean_step(rows: list[dict[str, float]], first: float, last: float) -> dict[
     step["busy"] = max(step["own"] - step["waiting"], step["queue"])
     step["computing"] = step["busy"] - step["queue"]
     step["queued"] = step["queue"] / max(step["computing"], 1e-9)  # seconds for each one of computing
+    # Without other programs: ranks that share a core still wait for each other there.
+    step["undisturbed"] = min(step["waiting"] + step["computing"] * crowd, step["own"])
     return step
 
 

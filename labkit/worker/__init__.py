@@ -65,13 +65,6 @@ def group_size() -> int | None:
     return _of_ray("world_size")
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 0
-
-
 def _of_ray(name: str) -> int | None:
     """Return a number of Ray Train's context, such as ``world_size``, if this is a worker of Ray Train."""
     # Its trainers without a framework set no variable, and their workers have imported `ray.train`.

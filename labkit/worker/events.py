@@ -39,7 +39,7 @@ class Worker(Event):
     """A worker process exists."""
 
     workers: int | None = None  # how many its group has, if known
-    cores: int = 0  # that it may use, with the other processes of its node; 0 if unknown
+    cores: float = 0  # that it may use, with the other processes of its node; 0 if unknown
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,6 @@ class Follower:
         self._reports = Reports()
         self._clocks = StepClocks(alone=workers == 1)
         self._weights = WeightsWatch() if workers > 1 else None
-        self._counting = self._weights  # while it counts the collectives in each part of a step
         self.draw_watched = self.drawing(_next)
 
     # -- the hooks: what replaces a function, or is called after one -----------------------------------
@@ -250,8 +249,6 @@ class Follower:
         self._clocks.after_step(now)
         if self._weights is not None:
             self._watch_weights(self._weights.after_step)
-            if self._weights is None or not self._weights.counts:
-                self._counting = None
         if not drawn and epoch is not None and epoch.first is not None:
             return  # another optimizer has stepped for the same batch
         if len(drawn) == 1 and drawn[0].epoch is epoch is not None:
@@ -272,14 +269,14 @@ class Follower:
             if not self._scaled and type(loss) is sys.modules["torch"].Tensor and loss.numel() == 1:
                 self._loss = loss.detach()
             self._clocks.begin_backward(perf_counter(), loss)
-            if self._counting is not None:
-                self._watch_weights(self._counting.begin_backward, loss)
+            if self._weights is not None and self._weights.counts:
+                self._watch_weights(self._weights.begin_backward, loss)
             try:
                 return original(loss, *args, **kwargs)
             finally:
                 self._clocks.end_backward(perf_counter())
-                if self._counting is not None:
-                    self._watch_weights(self._counting.end_backward)
+                if self._weights is not None and self._weights.counts:
+                    self._watch_weights(self._weights.end_backward)
 
         return backward
 
@@ -458,8 +455,8 @@ class Follower:
         """Take in that the loop has called ``next``."""
         now = perf_counter()
         loader_pass.computing += self._clocks.end_draw(began, now, busy)
-        if self._counting is not None:
-            self._watch_weights(self._counting.drew)
+        if self._weights is not None and self._weights.counts:
+            self._watch_weights(self._weights.drew)
         self._optimizer = None  # a step that has raised is over
         if loader_pass.batches <= 1 and not loader_pass.began:
             loader_pass.began = began - loader_pass.waiting
@@ -505,7 +502,6 @@ class Follower:
             note(*args)
         except Exception:  # an optimizer, a parameter and a wrapper may be anything
             self._weights = None
-            self._counting = None
 
     def _begins_epoch(self) -> bool:
         """Return whether the step that comes is the first one of an epoch."""

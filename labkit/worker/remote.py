@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labkit.worker import Tracker, cores, group_size
+from labkit import machine
+from labkit.worker import Tracker, group_size
 from labkit.worker.channel import Sender
 from labkit.worker.events import Event, Print, Worker
 from labkit.worker.hooks import following
@@ -51,7 +52,7 @@ class RemoteTracker(Tracker):
         if self._sender is None:
             yield
             return
-        self.emit(Worker(group_size(), cores()))
+        self.emit(Worker(group_size(), machine.cores()))
         before = warnings.showwarning
         printed = _Tee(sys.stdout, self)
         try:

@@ -92,54 +92,56 @@ def server(tmp_path, monkeypatch):
         each.communicate()
 
 
-def run_by_client(path, script, *arguments, **variables):
+def client_for(path, *arguments, **variables):
+    """The client that asks for a fork at a socket, in place of python with these arguments."""
     client = Path(services.__file__).with_name("client.py")
-    command = [sys.executable, "-I", "-S", str(client), str(path), "-u", str(script), *arguments]
+    command = [sys.executable, "-I", "-S", str(client), str(path), *map(str, arguments)]
     environment = {**os.environ, **variables}
-    environment.pop("PYTEST_CURRENT_TEST", None)
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    del environment["PYTEST_CURRENT_TEST"]  # the server has none
+    return subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def printed_by_client(path, *arguments, **variables):
+    with client_for(path, "-u", *arguments, **variables) as client:
+        return client.communicate(timeout=300)[0]
 
 
 def test_a_program_is_forked_if_its_variables_are_those_of_the_node(server, tmp_path):
     process, starter, path = server
     script = tmp_path / "agent.py"
     script.write_text(TELL)
-    done = run_by_client(path, script, "--head", RAY_NODE_ID="7")
-    assert done.stdout == f"{process.pid} 7 ['--head']\n", done.stderr
+    assert printed_by_client(path, script, "--head", RAY_NODE_ID="7") == f"{process.pid} 7 ['--head']\n"
     # A library may read any other variable when it is imported; and agents get the way to watch a raylet.
     for variables in ({"OF_THE_READER": "1"}, dict.fromkeys(services._FOR_AGENTS, "0")):
-        done = run_by_client(path, script, **variables)
-        assert done.stdout.endswith(" None []\n") and done.stdout.split()[0] != str(process.pid)
+        printed = printed_by_client(path, script, **variables)
+        assert printed.endswith(" None []\n") and printed.split()[0] != str(process.pid)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as nonsense:
         nonsense.connect(str(path))
         socket.send_fds(nonsense, [json.dumps({"argv": []}).encode()], [0, 1, 2])
-    assert run_by_client(path, script).stdout.startswith(f"{process.pid} ")
+    assert printed_by_client(path, script).startswith(f"{process.pid} ")
 
 
-def test_the_server_ends_with_ray_start_and_the_last_of_its_forks(server, tmp_path, monkeypatch):
+def test_the_server_ends_with_ray_start_and_the_last_of_its_forks(server, tmp_path):
     process, starter, path = server
     script = tmp_path / "monitor.py"
     script.write_text("input()")
-    client = Path(services.__file__).with_name("client.py")
-    command = [sys.executable, "-I", "-S", str(client), str(path), str(script)]
-    monkeypatch.delenv("PYTEST_CURRENT_TEST")
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as waits:
+    with client_for(path, script) as client:
         until(lambda: psutil.Process(process.pid).children())
         starter.kill()
         starter.wait()
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1)
-        waits.communicate(b"\n")
+        client.communicate("\n")
     assert process.communicate(timeout=300)[0] == "served\n"
 
 
-def test_a_client_that_is_killed_takes_its_program_along(server, tmp_path, monkeypatch):
+def test_a_client_that_is_killed_takes_its_program_along(server, tmp_path):
     process, _, path = server
     script = tmp_path / "monitor.py"
-    script.write_text("import time; time.sleep(600)")
-    client = Path(services.__file__).with_name("client.py")
-    monkeypatch.delenv("PYTEST_CURRENT_TEST")
-    with subprocess.Popen([sys.executable, "-I", "-S", str(client), str(path), str(script)]) as waits:
+    script.write_text("input()")
+    with client_for(path, script) as client:
         until(lambda: psutil.Process(process.pid).children())
-        waits.kill()
-    until(lambda: not psutil.Process(process.pid).children())
+        client.kill()
+        until(lambda: not psutil.Process(process.pid).children())
