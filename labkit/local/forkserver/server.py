@@ -21,7 +21,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,9 +30,9 @@ from typing import Any
 from labkit.local.forkserver.setup import is_setup, worker_after
 from labkit.local.forkserver.worker import ENDS, REFUSED, Request, become
 
-MAX_MESSAGE = 1 << 20
+_MAX_MESSAGE = 1 << 20
 _OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
-PATIENCE = 10.0  # seconds for a client to send its request, which it does at once, but on a busy machine
+_PATIENCE = 10.0  # seconds for a client to send its request, which it does at once, but on a busy machine
 _IDLE = 0.2  # seconds without a request
 _IDLE_AT_FIRST = 0.5  # a first task, such as one that follows the start at once, is on its way
 
@@ -87,6 +87,15 @@ class Job:
     changed: list[str]  # names of the variables that its workers have from the kernel, and not from the node
     handed: dict[str, str | None]  # those of them that Ray doesn't know, with their values on the node
 
+    def examine(self, request: Request) -> None:
+        """Hand a worker its variables; raise a ValueError if it has others than the server."""
+        for name, on_the_node in self.handed.items():
+            if request.environment.get(name) == on_the_node:  # and not one of the actor's own
+                request.handed[name] = self.environment[name]
+        request.environment.update(request.handed)
+        # What prepares a worker reads none of the changed ones, and sets them for the worker.
+        require_same(self.environment, request.environment, self.changed if is_setup(request) else ())
+
 
 def _prepared(listener: socket.socket, owner: int) -> Job:
     """Wait for what the kernel says of its connection."""
@@ -94,8 +103,8 @@ def _prepared(listener: socket.socket, owner: int) -> Job:
     while not _has_ended(owner):
         with contextlib.suppress(TimeoutError):
             with listener.accept()[0] as kernel:
-                kernel.settimeout(PATIENCE)
-                job = Job(**json.loads(kernel.recv(MAX_MESSAGE)))
+                kernel.settimeout(_PATIENCE)
+                job = Job(**json.loads(kernel.recv(_MAX_MESSAGE)))
             listener.settimeout(None)
             return job
     sys.exit("the process that this was started for has ended")
@@ -122,7 +131,7 @@ def _until_forked(listener: socket.socket, job: Job, owner: int, later: list[str
             _note(ends, pid, os.waitstatus_to_exitcode(status))
         if listener in ready:
             idle = _IDLE
-            child, request = _fork_for(listener, job)
+            child, request = fork_for(listener, job.examine)
             if child == 0:
                 listener.close()
                 for pidfd in (owner, *workers):
@@ -152,28 +161,23 @@ def _note(ends: Path, pid: int, code: int) -> None:
         file.write(f"{pid} {code}\n")
 
 
-def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | None]:
+def fork_for(
+    listener: socket.socket, examine: Callable[[Request], None]
+) -> tuple[int | None, Request | None]:
     """Fork for the client that has connected: (the fork's pid, 0 in the fork itself; the request).
 
-    The pid is None if the request is refused: the log says why, and the client becomes a new Python.
+    `examine` raises a ValueError that says why a fork can't serve a request. Then the pid is None: the log
+    says why, and the client becomes a new Python.
     """
     pid = None
+    request = None
     streams: list[int] = []
-    handed: dict[str, str] = {}
     client, _ = listener.accept()
     try:
-        client.settimeout(PATIENCE)
-        message, streams, *_ = socket.recv_fds(client, MAX_MESSAGE, 3)
+        client.settimeout(_PATIENCE)
+        message, streams, *_ = socket.recv_fds(client, _MAX_MESSAGE, 3)
         request = Request(**json.loads(message), streams=streams, client=client)
-        for name, on_the_node in job.handed.items():
-            if request.environment.get(name) == on_the_node:  # and not one of the actor's own
-                handed[name] = job.environment[name]
-        request.environment.update(handed)
-        different = differing_variables(job.environment, request.environment)
-        if is_setup(request):  # it reads none of them, and sets them for the worker
-            different = [name for name in different if name not in job.changed]
-        if different:
-            raise ValueError(f"it differs in {', '.join(different)}")
+        examine(request)
         if gpus := open_gpus():
             raise ValueError(f"an import has opened {gpus[0]}, and CUDA does not work in forks")
         # A lock that another thread holds would stay held in the fork. Some threads have just started and
@@ -191,6 +195,7 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
     except (OSError, ValueError, TypeError, AttributeError) as error:
         print(f"{REFUSED}{error}", flush=True)
         if pid is None:
+            handed = request.handed if request is not None else {}
             with contextlib.suppress(OSError):
                 client.send(json.dumps(handed).encode())
         return pid, None
@@ -199,6 +204,13 @@ def _fork_for(listener: socket.socket, job: Job) -> tuple[int | None, Request | 
             client.close()
             for stream in streams:
                 os.close(stream)
+
+
+def require_same(here: Mapping[str, str], there: Mapping[str, str], but: Collection[str] = ()) -> None:
+    """Raise a ValueError if variables differ, `but` some, that a module may have read at its import."""
+    different = [name for name in differing_variables(here, there) if name not in but]
+    if different:
+        raise ValueError(f"it differs in {', '.join(different)}")
 
 
 def differing_variables(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:

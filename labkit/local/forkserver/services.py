@@ -10,9 +10,9 @@ this is done once, while Ray's first server starts.
 """
 
 import contextlib
+import functools
 import gc
 import importlib
-import json
 import multiprocessing.forkserver
 import multiprocessing.util
 import os
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.local.forkserver.server import MAX_MESSAGE, PATIENCE, differing_variables, other_threads
+from labkit.local.forkserver.server import fork_for, other_threads, require_same
 from labkit.local.forkserver.worker import Request, run, take_over
 
 # Ray's programs, by their places in its package.
@@ -109,14 +109,12 @@ def _serve(listener: socket.socket, starter: int, environment: dict[str, str]) -
             if pidfd in forks:
                 os.waitpid(forks.pop(pidfd), 0)
         if listener in ready:
-            client, _ = listener.accept()
-            pid, request = _fork_for(client, environment)
+            pid, request = fork_for(listener, functools.partial(_examine, environment))
             if pid == 0:
                 listener.close()
                 for pidfd in watched:
                     os.close(pidfd)
                 return request
-            client.close()
             if pid is not None:
                 pidfd = os.pidfd_open(pid)
                 forks[pidfd] = pid
@@ -124,31 +122,9 @@ def _serve(listener: socket.socket, starter: int, environment: dict[str, str]) -
     return None
 
 
-def _fork_for(client: socket.socket, environment: dict[str, str]) -> tuple[int | None, Request | None]:
-    """Return the pid of a fork for a request, which is 0 in the fork itself; and the request.
-
-    The pid is None if a fork can't do it: then the client becomes a new Python.
-    """
-    client.settimeout(PATIENCE)
-    streams: list[int] = []
-    pid = None
-    try:
-        message, streams, *_ = socket.recv_fds(client, MAX_MESSAGE, 3)
-        request = Request(**json.loads(message), streams=streams, client=client)
-        different = differing_variables(environment, {**_FOR_AGENTS, **request.environment})
-        if not _READ_LATER.issuperset(different) or other_threads():
-            client.send(b"{}")
-            return None, None
-        pid = os.fork()
-        if pid != 0:
-            client.send(b"%d" % pid)
-        return pid, request
-    except (OSError, ValueError, TypeError):
-        return pid, None
-    finally:
-        if pid != 0:
-            for stream in streams:
-                os.close(stream)
+def _examine(environment: dict[str, str], request: Request) -> None:
+    """Raise a ValueError if a program has other variables than the node; see `fork_for`."""
+    require_same(environment, {**_FOR_AGENTS, **request.environment}, _READ_LATER)
 
 
 def _become(request: Request) -> None:

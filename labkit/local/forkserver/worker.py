@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,6 +29,7 @@ class Request:
     niceness: int
     streams: list[int]  # descriptors of its standard input, output and error
     client: socket.socket  # a connection to the process that Ray has started
+    handed: dict[str, str] = field(default_factory=dict)  # variables that only the server has
 
 
 def become(request: Request) -> NoReturn:
