@@ -88,8 +88,16 @@ def _import_programs() -> None:
         from ray.dashboard.utils import get_all_modules
 
         get_all_modules(SubprocessModule)  # it imports the agents' modules, too
+    with contextlib.suppress(ImportError):
+        _close_metrics(importlib.import_module("prometheus_client"))
     gc.collect()
     gc.freeze()  # the collector would only touch, and so copy, shared pages
+
+
+def _close_metrics(prometheus_client: Any) -> None:
+    """Without metrics, the dashboard and the monitor need no port for them: it would ask for no token."""
+    if os.environ.get("RAY_enable_metrics_collection") == "0":  # noqa: SIM112 - Ray's name
+        prometheus_client.start_http_server = lambda **_: None
 
 
 def _serve(listener: socket.socket, starter: int, environment: dict[str, str]) -> Request | None:
