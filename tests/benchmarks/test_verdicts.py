@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.verdicts import CASES, HEALTHY, Case, cases, judge, run, table
+from benchmarks.verdicts import CASES, HEALTHY, Case, cases, compare, judge, run, table
 from labkit.local import cluster
 from labkit.settings import Settings
 
@@ -32,6 +32,18 @@ def test_the_table_counts_what_was_named():
     assert shown[2:] == [
         "| slow rank, computing | 1 |  |  |  |  |  |  | 1 |  |  |",
         "| slow store | 2 |  | 2 |  |  |  |  |  |  |  |",
+    ]
+
+
+@pytest.mark.each_change
+def test_a_prediction_is_compared_with_the_run_of_the_same_loop_and_with_their_median():
+    about = {"loop": "2 workers, mlp, healthy"}
+    rows = [about | {"without": None, "healthy_epoch": seconds} for seconds in (1.0, 1.0, 1.2)]
+    rows.append(about | {"without": (1.1, 0.9, 1.5), "healthy_epoch": 1.9})
+    assert compare(rows).splitlines() == [
+        "2 workers, mlp, healthy: 1.00 1.00 1.20 1.90 s",
+        "beside its own run without the fault: 0 of 1 within 15 %, 0 within their band",
+        "beside the median run of its loop: 1 of 1 within 15 %, 1 within their band",
     ]
 
 
