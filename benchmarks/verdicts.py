@@ -249,7 +249,8 @@ def run(case: Case, settings: Settings, *, fault: bool = True) -> RunRecord:
     from labkit.train import TrainPanel
 
     panel = TrainPanel("benchmark-verdicts", settings=settings)
-    about = {"fault": case.name if fault else WITHOUT.get(case.name, ""), "rank": case.rank, "network": case.network}
+    built_in = case.name if fault else WITHOUT.get(case.name, "")
+    about = {"fault": built_in, "rank": case.rank, "network": case.network}
     folder = str(settings.home / "runs" / "benchmark-verdicts-checkpoints")
     os.makedirs(folder, exist_ok=True)
     upload = fault and case.name == "slow upload"
@@ -326,7 +327,7 @@ def compare(rows: list[dict[str, Any]]) -> str:
         pairs = [(row["without"], second.get(row["loop"], row["healthy_epoch"])) for row in predicted]
         near = sum(abs(best / took - 1) <= 0.15 for (best, _, _), took in pairs)
         within = sum(low <= took <= high for (_, low, high), took in pairs)
-        lines.append(f"beside {name}: {near} of {len(pairs)} within 15 %, {within} within their band")
+        lines.append(f"compared with {name}: {near} of {len(pairs)} within 15 %, {within} within their band")
     return "\n".join(lines)
 
 

@@ -42,8 +42,8 @@ def test_a_prediction_is_compared_with_the_run_of_the_same_loop_and_with_their_m
     rows.append(about | {"without": (1.1, 0.9, 1.5), "healthy_epoch": 1.9})
     assert compare(rows).splitlines() == [
         "2 workers, mlp, healthy: 1.00 1.00 1.20 1.90 s",
-        "beside its own run without the fault: 0 of 1 within 15 %, 0 within their band",
-        "beside the median run of its loop: 1 of 1 within 15 %, 1 within their band",
+        "compared with its own run without the fault: 0 of 1 within 15 %, 0 within their band",
+        "compared with the median run of its loop: 1 of 1 within 15 %, 1 within their band",
     ]
 
 
