@@ -69,9 +69,14 @@ class Case:
     rank: int
 
     @property
+    def without(self) -> str:
+        """What is built into the loop instead of the fault."""
+        return WITHOUT.get(self.name, "healthy")
+
+    @property
     def loop(self) -> str:
         """What runs without the fault: cases with the same loop have the same seconds."""
-        return f"{self.workers} workers, {self.network}, {WITHOUT.get(self.name, 'healthy')}"
+        return f"{self.workers} workers, {self.network}, {self.without}"
 
     def __str__(self) -> str:
         return f"{self.name}, {self.workers} workers, {self.network}, rank {self.rank}"
@@ -149,7 +154,7 @@ def vision_transformer() -> Any:
 
 
 def train_loop(config: dict[str, Any]) -> None:
-    """Train for a few seconds; `config["fault"]` is what makes it slow, or "" for nothing."""
+    """Train for a few seconds; `config["fault"]` is a case, or what runs without its fault."""
     import tempfile
 
     import ray.train
@@ -249,7 +254,7 @@ def run(case: Case, settings: Settings, *, fault: bool = True) -> RunRecord:
     from labkit.train import TrainPanel
 
     panel = TrainPanel("benchmark-verdicts", settings=settings)
-    built_in = case.name if fault else WITHOUT.get(case.name, "")
+    built_in = case.name if fault else case.without
     about = {"fault": built_in, "rank": case.rank, "network": case.network}
     folder = str(settings.home / "runs" / "benchmark-verdicts-checkpoints")
     os.makedirs(folder, exist_ok=True)
@@ -320,11 +325,9 @@ def compare(rows: list[dict[str, Any]]) -> str:
             real[row["loop"]].append(row["healthy_epoch"])
     lines = [f"{loop}: {' '.join(f'{took:.2f}' for took in sorted(real[loop]))} s" for loop in sorted(real)]
     predicted = [row for row in rows if row["healthy_epoch"] and row["without"]]
-    for name, second in (
-        ("its own run without the fault", {}),
-        ("the median run of its loop", {loop: median(times) for loop, times in real.items()}),
-    ):
-        pairs = [(row["without"], second.get(row["loop"], row["healthy_epoch"])) for row in predicted]
+    own = [(row["without"], row["healthy_epoch"]) for row in predicted]
+    of_loop = [(row["without"], median(real[row["loop"]])) for row in predicted]
+    for name, pairs in (("its own run without the fault", own), ("the median run of its loop", of_loop)):
         near = sum(abs(best / took - 1) <= 0.15 for (best, _, _), took in pairs)
         within = sum(low <= took <= high for (_, low, high), took in pairs)
         lines.append(f"compared with {name}: {near} of {len(pairs)} within 15 %, {within} within their band")
