@@ -14,7 +14,13 @@ CLIENT_CALL = "/ray.rpc.RayletDriver/ClusterInfo"  # the same, of the server for
 
 # In Ray's messages on a process that is gone.
 LOW_MEMORY = "running low on memory"  # Ray ended it before the system would
-DIED = ("died unexpectedly", "worker process has died", "The actor is dead", "The actor died")
+DIED = (
+    "died unexpectedly",
+    "worker process has died",
+    "The actor is dead",
+    "The actor died",
+    "The actor is temporarily unavailable",  # also of one that was killed, where the news of that is late
+)
 NODE_LOST = ("node has died", "node was terminated", "NodeDiedError")
 CONNECTION = "connection error code"  # Ray saw it close, and lists what may have happened
 PID = re.compile(r"(?m)^\s*pid: (\d+)$")
@@ -48,6 +54,7 @@ TEXTS = {  # (file of Ray, text): what is lost without it
     (_GCS, "is dead because"): "how a process ended",
     (_GCS, "node has died"): "how a process ended",
     (_GCS, "Worker exit detail: "): "how a process ended",
+    ("_raylet.so", "The actor is temporarily unavailable"): "how a process ended",
     (_RAYLET, LOW_MEMORY): "how a process ended",
     (_RAYLET, CONNECTION): "how a process ended",
     (_RAYLET, "A worker died or was killed"): "a death in one line",

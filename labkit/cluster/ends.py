@@ -9,10 +9,13 @@ import signal
 import time
 from collections.abc import Iterator
 
+import psutil
+
 from labkit import _ray, cluster
 from labkit._ray import LOW_MEMORY
 
 _WAIT = 0.5  # seconds for the fork server to notice the end of a process
+_BUSY = 20.0  # seconds that it may import something meanwhile
 _DETAIL_SHOWN = 200  # characters
 
 
@@ -24,7 +27,7 @@ def is_an_end(text: str) -> bool:
 def how_it_ended(text: str, pid: int | None = None) -> str:
     """Return how a process ended, from Ray's message on it, and from the fork server if that knows `pid`.
 
-    By default, `pid` is the one in the message.
+    `pid` is taken where the message names none, as when Ray hears late of a death.
     """
     if LOW_MEMORY in text:
         return "Ray killed it, because its node was running low on memory"
@@ -37,7 +40,7 @@ def how_it_ended(text: str, pid: int | None = None) -> str:
         if number.isdigit():
             return f"it exited with status {number}" + (f" ({words})" if words else "")
         return f"it exited: {status[1].strip().removesuffix('.')}"
-    code = exit_code(process_of(text) if pid is None else pid)
+    code = exit_code(process_of(text, pid))
     if code is not None:
         return ended_with(code)
     reason = detail
@@ -60,10 +63,10 @@ def quiet_deaths() -> Iterator[None]:
         printer.skip_re = before
 
 
-def process_of(text: str) -> int | None:
-    """Return the pid in Ray's message on an actor that died."""
+def process_of(text: str, otherwise: int | None = None) -> int | None:
+    """Return the pid in Ray's message on an actor that died; `otherwise` if it names none."""
     pid = _ray.PID.search(text)
-    return int(pid[1]) if pid else None
+    return int(pid[1]) if pid else otherwise
 
 
 def exit_codes() -> dict[int, int]:
@@ -77,10 +80,20 @@ def exit_code(pid: int | None) -> int | None:
     lab = cluster.peek()
     if lab is None or pid is None:
         return None
-    deadline = time.monotonic() + _WAIT
-    while pid not in lab.exit_codes() and time.monotonic() < deadline:
+    asked = time.monotonic()
+    while pid not in lab.exit_codes():
+        waited = time.monotonic() - asked
+        if waited > (_BUSY if _is_zombie(pid) else _WAIT):
+            return None
         time.sleep(0.05)
-    return lab.exit_codes().get(pid)
+    return lab.exit_codes()[pid]
+
+
+def _is_zombie(pid: int) -> bool:
+    """Return whether a process has ended, and its parent hasn't noticed."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return False
 
 
 def ended_with(code: int) -> str:

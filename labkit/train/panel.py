@@ -207,7 +207,7 @@ class TrainPanel(Panel):
     def receive(self, event: Event) -> None:
         """Take in an event, with what only this process knows: how a rank or a validation ended."""
         if isinstance(event, Failure) and event.died:
-            text = f"{event.text}: {ends.how_it_ended(event.died)}"
+            text = f"{event.text}: {ends.how_it_ended(event.died, self._pid(event.rank))}"
             event = dataclasses.replace(event, text=text)
         elif isinstance(event, Validation) and event.seconds is None:
             self._validators[event.path] = event.process
@@ -219,7 +219,7 @@ class TrainPanel(Panel):
         if of_workers:
             failure = callbacks.first_failure(of_workers)
             if failure.died:
-                return f"{failure.text}: {ends.how_it_ended(failure.died)}"
+                return f"{failure.text}: {ends.how_it_ended(failure.died, self._pid(failure.rank))}"
             if failure.text.startswith(f"rank {failure.rank} "):
                 return failure.text
         ended = self._ended_validation(error)
@@ -234,6 +234,11 @@ class TrainPanel(Panel):
         if isinstance(error, _OF_RAY):  # the workers' tracebacks are in its message alone
             return tracebacks.shorten_text(text)
         return super().failure_text(error)
+
+    def _pid(self, rank: int | None) -> int | None:
+        """Return the latest process of a rank; None if it hasn't been heard of."""
+        worker = None if rank is None else self.state.workers.get(rank)
+        return None if worker is None else worker.pid
 
     def keep_failure(self, error: BaseException) -> None:
         before = len(self.state.failures)
@@ -266,7 +271,7 @@ class TrainPanel(Panel):
             again = "correct the validation function: it is called for this checkpoint again"
             fixes = [_in_its_log(ended.pid), again]
         elif died:
-            fixes = [known_fix(died), _in_its_log(ends.process_of(died))]
+            fixes = [known_fix(died), _in_its_log(ends.process_of(died, self._pid(failure.rank)))]
         else:
             fixes = [self._fix(error, failure.message)]
         if self.state.kept or died:

@@ -1,5 +1,10 @@
 """How a process ended: from Ray's message, and from the fork server."""
 
+import os
+import subprocess
+import sys
+import threading
+
 import pytest
 
 from labkit import cluster
@@ -47,11 +52,29 @@ STATUSES = [
 ]
 
 
+# What Ray 2.60 says of an actor whose death isn't known yet where it was called: `kill -9` a second ago.
+LATE = (
+    "The actor a435f8776d11fcc3eb39d9a1 is unavailable: The actor is temporarily unavailable: RpcError: "
+    "RPC error: Socket closed rpc_code: 14. The task may or may not have been executed on the actor."
+)
+
+
 @pytest.mark.parametrize("code, words", STATUSES)
 def test_the_fork_server_knows_a_status(codes, code, words):
     codes[12] = code
     assert ends.how_it_ended(died(CLOSED)) == words
     assert ends.how_it_ended("The worker died unexpectedly while executing this task.", 12) == words
+    assert ends.how_it_ended(LATE, 12) == words
+
+
+def test_a_fork_server_that_imports_something_is_waited_for(codes):
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # from here on it's a zombie
+    threading.Timer(0.3, codes.update, [{child.pid: -9}]).start()
+    assert ends.exit_code(child.pid) == -9
+    child.wait()
+    codes.clear()
+    assert ends.exit_code(child.pid) is None
 
 
 MESSAGES = [
@@ -64,6 +87,7 @@ MESSAGES = [
         died("Worker exits unexpectedly. Worker exits with an exit code 1. The process receives a SIGTERM."),
         "it exited with status 1 (The process receives a SIGTERM)",
     ),
+    (LATE, "it may have crashed or been killed, and Ray doesn't know which"),
     (died(CLOSED), "it may have crashed or been killed, and Ray doesn't know which"),
     (
         "2 worker(s) were killed due to the node running low on memory. Memory on the node …",

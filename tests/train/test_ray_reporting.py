@@ -26,7 +26,7 @@ from ray.train.v2._internal.execution.worker_group.poll import WorkerGroupPollSt
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util import placement_group_table
 
-from labkit import runs
+from labkit import cluster, runs
 from labkit.cluster import capacity
 from labkit.errors import BadInput, NoRoom, RunFailed, RunStopped
 from labkit.local.lab import Lab
@@ -35,7 +35,7 @@ from labkit.settings import Settings
 from labkit.train import TrainPanel
 from labkit.train.callbacks import ReportCallback, first_failure
 from labkit.worker import hooks
-from labkit.worker.events import Failure
+from labkit.worker.events import Failure, Worker
 from labkit.worker.mailbox import Mailbox
 from labs import held_cpus, idle, interrupt_when, until
 
@@ -456,6 +456,16 @@ def test_the_failure_that_caused_the_others_is_told(exceptions, rank, text):
     assert (failure.rank, failure.text) == (rank, text)
     died = getattr(exceptions[rank], "health_check_failure", "") if text.endswith(" is gone") else ""
     assert failure.died == str(died)
+
+
+def test_a_rank_is_known_where_ray_names_no_process(panel, monkeypatch):
+    late = "The actor ab is unavailable: The actor is temporarily unavailable: RpcError: Socket closed"
+    lab = SimpleNamespace(log_dir=None, exit_codes=lambda: {12: -9})
+    monkeypatch.setattr(cluster, "peek", lambda: lab)
+    panel.state.start()
+    panel.receive(Worker(run=panel.run_id, rank=1, pid=12))
+    panel.receive(Failure("rank 1 is gone", late, run=panel.run_id, rank=1))
+    assert [failure.text for failure in panel.state.failures] == [KILLED]
 
 
 def failed_by(failures):
