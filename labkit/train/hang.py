@@ -59,7 +59,7 @@ def explain(workers: Iterable[WorkerState]) -> list[str]:
     workers = sorted(workers, key=attrgetter("rank"))
     ranks = {worker.rank: _look(worker) for worker in workers}
     lines = [f"rank {rank}: {waiting}" for rank, waiting in ranks.items()]
-    if all(_is_here(worker.node) for worker in workers):  # else the guilty rank may not have been seen
+    if all(is_here(worker.node) for worker in workers):  # else the guilty rank may not have been seen
         lines += _verdict(ranks)
     return lines
 
@@ -82,7 +82,7 @@ def _names(ranks: list[int]) -> str:
 
 def _look(worker: WorkerState) -> Waiting:
     process = f"its process {worker.pid}"
-    if not _is_here(worker.node):
+    if not is_here(worker.node):
         return Waiting(f"{process} is on another machine ({worker.node})")
     is_frozen = False
     try:
@@ -99,7 +99,7 @@ def _look(worker: WorkerState) -> Waiting:
     return doing
 
 
-def _is_here(node: str) -> bool:
+def is_here(node: str) -> bool:
     """Return whether a node is this machine or container: elsewhere, a pid belongs to another process."""
     lab = cluster.peek()
     return node == socket.gethostname() or (lab is not None and lab.runs_here(node))

@@ -236,9 +236,9 @@ class TrainPanel(Panel):
         return super().failure_text(error)
 
     def _pid(self, rank: int | None) -> int | None:
-        """Return the latest process of a rank; None if it hasn't been heard of."""
+        """Return the latest process of a rank; None if it isn't known, or its node isn't here, or no more."""
         worker = None if rank is None else self.state.workers.get(rank)
-        return None if worker is None else worker.pid
+        return worker.pid if worker is not None and hang.is_here(worker.node) else None
 
     def keep_failure(self, error: BaseException) -> None:
         before = len(self.state.failures)

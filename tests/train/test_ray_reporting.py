@@ -458,14 +458,16 @@ def test_the_failure_that_caused_the_others_is_told(exceptions, rank, text):
     assert failure.died == str(died)
 
 
-def test_a_rank_is_known_where_ray_names_no_process(panel, monkeypatch):
+@pytest.mark.parametrize("node, words", [("node-2", KILLED), ("lost", "Ray doesn't know which")])
+def test_a_rank_is_known_where_ray_names_no_process(panel, monkeypatch, node, words):
     late = "The actor ab is unavailable: The actor is temporarily unavailable: RpcError: Socket closed"
-    lab = SimpleNamespace(log_dir=None, exit_codes=lambda: {12: -9})
+    lab = SimpleNamespace(log_dir=None, exit_codes=lambda: {12: -9}, runs_here="node-2".__eq__)
     monkeypatch.setattr(cluster, "peek", lambda: lab)
     panel.state.start()
-    panel.receive(Worker(run=panel.run_id, rank=1, pid=12))
+    panel.receive(Worker(run=panel.run_id, rank=1, pid=12, node=node))
     panel.receive(Failure("rank 1 is gone", late, run=panel.run_id, rank=1))
-    assert [failure.text for failure in panel.state.failures] == [KILLED]
+    (failure,) = panel.state.failures
+    assert failure.text.startswith("rank 1 is gone: ") and failure.text.endswith(words)
 
 
 def failed_by(failures):

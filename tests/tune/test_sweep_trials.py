@@ -13,7 +13,7 @@ from ray.tune.schedulers import (
     ResourceChangingScheduler,
 )
 
-from labkit import _tune, cluster
+from labkit import _tune
 from labkit.cluster import capacity
 from labkit.tune import trials
 from labkit.tune.panel import SweepCallback, SweepPanel
@@ -208,24 +208,10 @@ FAILURES = [
 ]
 
 
-def a_trial(error_file):
-    metadata = SimpleNamespace(last_result={"pid": 12})
-    return SimpleNamespace(error_file=str(error_file), run_metadata=metadata)
-
-
-def test_a_trial_is_known_where_ray_names_no_process(tmp_path, monkeypatch):
-    lab = SimpleNamespace(log_dir=None, exit_codes=lambda: {12: 3})
-    monkeypatch.setattr(cluster, "peek", lambda: lab)
-    (tmp_path / "error.txt").write_text(
-        "Failure # 1 (occurred at today)\nThe actor is temporarily unavailable: "
-    )
-    assert trials.why_failed(a_trial(tmp_path / "error.txt")).text.endswith(": it exited with status 3")
-
-
 @pytest.mark.parametrize("written, why, fix", FAILURES)
 def test_why_a_trial_failed(tmp_path, written, why, fix):
     if written is not None:
         (tmp_path / "error.txt").write_text(f"Failure # 1 (occurred at today)\n{written}\n")
-    failure = trials.why_failed(a_trial(tmp_path / "error.txt"))
+    failure = trials.why_failed(SimpleNamespace(error_file=str(tmp_path / "error.txt")))
     assert why in failure.text and "first" not in failure.text and fix in failure.fix
     assert "memory" not in failure.text  # which is said only where it is known
