@@ -24,6 +24,7 @@ DIED = (
 NODE_LOST = ("node has died", "node was terminated", "NodeDiedError")
 CONNECTION = "connection error code"  # Ray saw it close, and lists what may have happened
 PID = re.compile(r"(?m)^\s*pid: (\d+)$")
+UNAVAILABLE = re.compile(r"The actor (\w+) is unavailable")
 DETAIL = re.compile(r"[Ee]xit detail: (.+)")
 STATUS = re.compile(r"exits with an exit code (.+)")
 ENDED_BY_RAY = re.compile(r"(?:is dead|died) because (it .+)")
@@ -62,6 +63,7 @@ TEXTS = {  # (file of Ray, text): what is lost without it
     ("exceptions.py", "died unexpectedly"): "how a process ended",
     ("exceptions.py", "executing this task"): "how a process ended",
     ("exceptions.py", "\\tpid: {cause.pid}"): "how a process ended",
+    ("exceptions.py", "The actor {actor_id} is unavailable"): "how a process ended",
     ("data/_internal/execution/streaming_executor.py", "self._topology"): "the operators of an execution",
     ("data/block.py", "exec_stats"): "task seconds in the panel's table",
 }

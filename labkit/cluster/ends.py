@@ -16,6 +16,7 @@ from labkit._ray import LOW_MEMORY
 
 _WAIT = 0.5  # seconds for the fork server to notice the end of a process
 _BUSY = 20.0  # seconds that it may import something meanwhile
+_ASKED = 5  # seconds that Ray's dashboard has to answer
 _DETAIL_SHOWN = 200  # characters
 
 
@@ -64,9 +65,26 @@ def quiet_deaths() -> Iterator[None]:
 
 
 def process_of(text: str, otherwise: int | None = None) -> int | None:
-    """Return the pid in Ray's message on an actor that died; `otherwise` if it names none."""
+    """Return the pid in Ray's message on an actor that died; without one, `otherwise` or what Ray knows."""
     pid = _ray.PID.search(text)
-    return int(pid[1]) if pid else otherwise
+    if pid:
+        return int(pid[1])
+    return otherwise or _pid_of_actor(text)
+
+
+def _pid_of_actor(text: str) -> int | None:
+    """Return the pid of the actor that a message calls unavailable, if its node is here and still runs."""
+    unavailable = _ray.UNAVAILABLE.search(text)
+    lab = cluster.peek()
+    if unavailable is None or lab is None:
+        return None
+    from ray.util import state  # takes a tenth of a second, and is rarely asked
+
+    with contextlib.suppress(Exception):  # such as of a cluster that ends, or without a dashboard
+        names = {node.id: node.name for node in lab.nodes}
+        actor = state.get_actor(unavailable[1], address=lab.address, timeout=_ASKED)
+        return actor.pid if lab.runs_here(names[actor.node_id]) else None
+    return None
 
 
 def exit_codes() -> dict[int, int]:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import psutil
 import pytest
 import ray
 
+from labkit.cluster import ends
 from labkit.local.forkserver import services
 from labkit.local.lab import Lab
 from labs import until
@@ -61,8 +63,27 @@ def test_the_dashboard_answers_and_lists_what_runs(lab):
     assert ray.get(ray.remote(lambda: 1).remote()) == 1
 
 
+@ray.remote(num_cpus=0)
+class Process:
+    def pid(self):
+        return os.getpid()
+
+
+def test_how_an_actor_ended_is_known_where_ray_hears_late_of_it(lab, monkeypatch):
+    actor = Process.remote()
+    pid = ray.get(actor.pid.remote())
+    os.kill(pid, signal.SIGKILL)
+    late = f"The actor {actor._actor_id.hex()} is unavailable: The actor is temporarily unavailable: …"
+    assert ends.is_an_end(late)
+    assert ends.process_of(late) == pid
+    assert "SIGKILL" in ends.how_it_ended(late)
+    monkeypatch.setattr(type(lab), "runs_here", lambda self, node: False)
+    assert ends.process_of(late) is None  # its node is lost: how the process ended isn't why
+
+
 SERVER = """
 import os, socket, sys
+from labkit.cluster import ends
 from labkit.local.forkserver import services
 listener = socket.socket(fileno=int(sys.argv[1]))
 starter = os.pidfd_open(int(sys.argv[2]))
