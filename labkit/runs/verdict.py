@@ -37,8 +37,9 @@ _LEAST_STEPS, _LEAST_SECONDS = 20, 1.0  # of all ranks, after the first step
 # because a busy machine takes a bit from every run.
 _SHARE = {"data": 0.15, "slow rank": 0.15, "exchange": 0.35, "reports": 0.1, "validation": 0.1}
 _BUSY_SHARE, _BUSY_WIN = 0.2, 0.1  # of a busy rank's wait for its core, and of what the run wins without it
+_FEW_ROWS, _FEW_ROWS_SHARE = 16, 0.2  # with fewer rows in a step, a smaller exchange is enough
 _QUEUED_EXCHANGE = 0.5  # of the wait for a core: threads that exchange wait for one, too
-_BUSY_MACHINE = 0.1  # of the time: from there on the sentence says that other programs had the core
+_BUSY_MACHINE = 0.1  # of the time: from there on the sentence says that ranks waited for a core
 _ALL_WAIT = 0.25  # of the time: where every rank waits that long for its data, it is no rank's fault
 _MORE_ROWS = 1.15  # times the rows of the other ranks
 _LEAK, _LEAK_SHARE = 32e6, 0.05  # bytes between two thirds of a run, and of all its memory
@@ -166,6 +167,10 @@ class Stretch:
         """Return what a step wins if no rank waits for data."""
         return self.longest("own") - self.longest("own but data")
 
+    def without_exchange(self) -> float:
+        """Return what a step wins if ranks exchange nothing: no thread that does so takes a core, either."""
+        return self.seconds - self.longest("undisturbed")
+
     def without_rank(self) -> float:
         """Return what a step wins if the slowest rank is as fast as the next one."""
         return self.longest("own") - self.longest("own", but=self.slowest)
@@ -234,7 +239,7 @@ def verdict(parts: Mapping[str, Any], *, start: float | None = None, total: floa
         return _unknown("what was slow changed during the run", shares=shares, epoch=epoch)
     sentence = ". ".join(_sentence(cause, epoch) for cause in causes) or _healthy(search)
     if search.queue >= _BUSY_MACHINE:
-        sentence += f"; for {search.queue:.0%} of the time, other programs had the core"
+        sentence += f"; for {search.queue:.0%} of the time, {search.who_has_the_core}"
     return Verdict(causes[0].name if causes else "healthy", sentence, tuple(causes), epoch, shares)
 
 
@@ -254,6 +259,12 @@ class _Search:
         self.stretches = [Stretch(samples, *pair, crowds) for pair in itertools.pairwise(cuts)]
         self.wall = self.whole.longest("wall")
         self.queue = self.share_of("queue")
+        is_crowded = max(crowds.values(), default=1.0) > 1
+        self.who_has_the_core = (
+            "ranks waited for a core, as there are more ranks than cores"
+            if is_crowded
+            else "other programs had the core"
+        )
         self.epoch = _epoch_length(next(iter(samples.values())))  # in steps
         self.mixed = False  # whether a cause was there for a part of the run only
 
@@ -352,9 +363,15 @@ def _slow_rank(search: _Search) -> list[Cause]:
 def _exchange(search: _Search) -> list[Cause]:
     whole = search.whole
     share = whole.exchange / search.wall
-    text = f"{share:.0%} of a step is the exchange of gradients: larger batches, or fewer exchanges"
-    least = _SHARE["exchange"] + _QUEUED_EXCHANGE * search.queue
-    return search.cause("exchange", lambda stretch: stretch.exchange, text, least=least, certain=0.5)
+    rows = max(whole.of("rows").values())
+    is_tiny = 0 < rows < _FEW_ROWS  # its computing is mostly overhead, of which larger batches have less, too
+    of_rows = f", for {rows:.0f} rows" if is_tiny else ""
+    text = f"{share:.0%} of a step is the exchange of gradients{of_rows}: larger batches, or fewer exchanges"
+    least = _FEW_ROWS_SHARE if is_tiny else _SHARE["exchange"]
+    least += _QUEUED_EXCHANGE * search.queue
+    if share < least:
+        return []
+    return search.cause("exchange", Stretch.without_exchange, text, least=least, certain=0.5)
 
 
 def _reports(search: _Search) -> list[Cause]:

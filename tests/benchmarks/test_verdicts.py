@@ -36,13 +36,13 @@ def test_the_table_counts_what_was_named():
 
 
 @pytest.mark.each_change
-def test_a_prediction_is_compared_with_the_run_of_the_same_loop_and_with_their_median():
+def test_a_prediction_is_compared_with_its_neighbours_and_with_the_median():
     about = {"loop": "2 workers, mlp, healthy"}
     rows = [about | {"without": None, "healthy_epoch": seconds} for seconds in (1.0, 1.0, 1.2)]
     rows.append(about | {"without": (1.1, 0.9, 1.5), "healthy_epoch": 1.9})
     assert compare(rows).splitlines() == [
         "2 workers, mlp, healthy: 1.00 1.00 1.20 1.90 s",
-        "compared with its own run without the fault: 0 of 1 within 15 %, 0 within their band",
+        "compared with the runs before and after, without the fault: 0 of 1 within 15 %, 0 within their band",
         "compared with the median run of its loop: 1 of 1 within 15 %, 1 within their band",
     ]
 

@@ -27,6 +27,8 @@ CAUSES = {
     "store, one rank more": (told(rank(data=0.03), rank(data=0.06)), "data", None, "waiting"),
     "store, alone": (told(rank(data=0.03), exchange=0.0), "data", None, "waiting"),
     "exchange": (told(rank(), rank(), exchange=0.05), "exchange", None, ""),
+    "exchange, of few rows": (told(rank(rows=4), rank(rows=4), exchange=0.01), "exchange", None, ""),
+    "exchange, of more rows": (told(rank(rows=16), rank(rows=16), exchange=0.01), "healthy", None, ""),
     "reports": (told(rank(reports=0.02), rank(reports=0.02)), "reports", None, ""),
     # The store keeps one rank, and the others wait for it in the next exchange.
     "reports of one": (told(rank(reports=0.02), rank()), "reports", None, ""),
@@ -97,6 +99,19 @@ def test_ranks_that_crowd_a_core_by_themselves_are_no_other_programs():
     parts = told(rank(forward=0.022, queue=0.012), rank(forward=0.042, queue=0.032))
     parts["crowds"] = {"0": 9.0, "1": 9.0}
     assert verdict(parts).name == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("crowd", "who"),
+    [
+        (1.0, "other programs had the core"),
+        (1.5, "ranks waited for a core, as there are more ranks than cores"),
+    ],
+)
+def test_who_had_the_core_is_said(crowd, who):
+    parts = told(rank(forward=0.02, queue=0.01), rank(forward=0.02, queue=0.01))
+    parts["crowds"] = {"0": crowd, "1": crowd}
+    assert verdict(parts).sentence.endswith(f"; for 26% of the time, {who}")
 
 
 def test_several_causes_come_in_the_order_of_their_seconds():
