@@ -19,7 +19,7 @@ from labkit.panel.base import LivePanel
 from labkit.panel.training import TrainingRun
 from labkit.worker import Tracker
 from labkit.worker.channel import Listener
-from labkit.worker.events import Event, Report, Weights
+from labkit.worker.events import Event, Report
 from labkit.worker.hooks import current, following, numbers
 from labkit.worker.remote import RemoteTracker
 
@@ -33,7 +33,8 @@ class PanelTracker(Tracker):
         self._panel = panel
 
     def __reduce__(self) -> tuple:
-        return self._panel.remote, self._panel.where_to_report()
+        compares = self._panel.settings.compare_weights
+        return self._panel.remote, (*self._panel.where_to_report(), compares)
 
 
 class Panel(LivePanel):
@@ -100,8 +101,6 @@ class Panel(LivePanel):
         """Apply an event of this run; ignore those of other runs, whose workers may have outlived them."""
         if event.run != self.run_id:
             return
-        if isinstance(event, Weights) and not self.settings.compare_weights:
-            return  # a worker may have other variables than this kernel
         # It happened when it arrived, not when it was drawn; and the clocks of other machines differ.
         event = replace(event, at=self.state.now())
         with self._lock:

@@ -27,6 +27,7 @@ class Tracker:
     """
 
     in_worker = False
+    compares = True  # whether the ranks' weights are compared
 
     def __init__(self, run: str, send: Callable[[Event], Any]) -> None:
         self._run = run

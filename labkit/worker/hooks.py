@@ -112,7 +112,7 @@ class Follower:
         self._solo = SoloWatch()
         self._reports = Reports()
         self._clocks = StepClocks(alone=workers == 1)
-        self._weights = WeightsWatch() if workers > 1 else None
+        self._weights = WeightsWatch() if workers > 1 and tracker.compares else None
         self.draw_watched = self.drawing(_next)
 
     # -- the hooks: what replaces a function, or is called after one -----------------------------------

@@ -26,11 +26,13 @@ class RemoteTracker(Tracker):
         run: id of the run that the events belong to.
         address: of the panel, as `Sender` takes it. None if the panel was not open when it was pickled: then
             nothing is sent.
+        compares: whether the ranks' weights are compared.
     """
 
     in_worker = True
 
-    def __init__(self, run: str, address: Any) -> None:
+    def __init__(self, run: str, address: Any, compares: bool = True) -> None:
+        self.compares = compares
         self._address = address
         self._sender = None if address is None else Sender(address)
         super().__init__(run, self._pass_on)
@@ -40,7 +42,7 @@ class RemoteTracker(Tracker):
             self._sender.send(event)
 
     def __reduce__(self) -> tuple:
-        return type(self), (self._run, self._address)
+        return type(self), (self._run, self._address, self.compares)
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:

@@ -14,7 +14,6 @@ Sharded parameters (FSDP, DeepSpeed) and those on `meta` end the watch.
 """
 
 import ctypes
-import os
 import sys
 import weakref
 from collections.abc import Iterator
@@ -25,8 +24,6 @@ from typing import Any, NamedTuple
 from labkit.worker.alone import collectives
 from labkit.worker.events import Weights
 
-VARIABLE = "LABKIT_COMPARE_WEIGHTS"
-_OFF = ("0", "false", "no", "off")
 _EACH_EPOCH = 3  # looks at the first ones; then before each power of two, …
 _SELDOM = 16  # … and one in so many epochs
 _COUNTED = 64  # steps whose collectives are counted
@@ -47,8 +44,7 @@ class WeightsWatch:
     """The looks at the weights of one loop; its methods are called in the thread of that loop."""
 
     def __init__(self) -> None:
-        setting = os.environ.get(VARIABLE, "")
-        self.is_on = setting.strip().lower() not in _OFF
+        self.is_on = True
         self._looks = 0
         self._latest: Weights | None = None  # a look that was not sent yet
         self._optimizers: dict[int, weakref.ref] = {}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -12,9 +13,11 @@ import weights_loops
 from weights_loops import GOOD, PLANTED
 
 from labkit.machine import free_port
+from labkit.panel.panel import Panel
 from labkit.panel.training import TrainingRun
 from labkit.panel.training_view import shown
 from labkit.worker.events import Weights, decode
+from labkit.worker.hooks import Follower
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/", "labkit/panel/")]
 
@@ -28,12 +31,12 @@ def told(tmp_path_factory):
     return run_both(folder, [loop.__name__ for loop in (*PLANTED, *GOOD)])
 
 
-def run_both(folder, names, **variables):
+def run_both(folder, names):
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     ranks = []
     for rank in range(2):
         command = [sys.executable, str(LOOPS), str(folder / f"{rank}.json"), *names]
-        environment = {**os.environ, **address, **variables, "RANK": str(rank)}
+        environment = {**os.environ, **address, "RANK": str(rank)}
         ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     errors = [rank.communicate(timeout=300)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
@@ -64,10 +67,14 @@ def test_no_word_on_a_loop_that_is_right(told, loop):
     assert notes_of(told[loop.__name__]) == []
 
 
-def test_the_comparison_can_be_turned_off(tmp_path):
-    events = run_both(tmp_path, ["not_wrapped"], LABKIT_COMPARE_WEIGHTS="0")["not_wrapped"]
-    assert not [event for rank in events for event in rank if isinstance(event, Weights)]
-    assert notes_of(events) == []
+@pytest.mark.parametrize("compares", [True, False])
+def test_the_comparison_can_be_turned_off_where_the_panel_is(monkeypatch, compares):
+    monkeypatch.setenv("LABKIT_COMPARE_WEIGHTS", str(int(compares)))
+    panel = Panel("run")
+    monkeypatch.delenv("LABKIT_COMPARE_WEIGHTS")  # nodes of others don't have the notebook's variables
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    in_worker = pickle.loads(pickle.dumps(panel.tracker))
+    assert (Follower(in_worker)._weights is not None) is compares
 
 
 def test_a_note_goes_when_the_weights_are_the_same_again():
