@@ -8,7 +8,9 @@
 import atexit
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from labkit import interrupts
 from labkit.cluster.capacity import Node
@@ -21,7 +23,12 @@ __all__ = ["Cluster", "Node", "connect", "current", "peek"]
 _current: Cluster | None = None
 
 
-def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
+def connect(
+    address: str,
+    *,
+    token_file: Path | str | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+) -> Cluster:
     """Connect to a cluster that runs already. It is used, and never stopped.
 
     The package labkit is sent along, so that the nodes do not need it.
@@ -30,6 +37,8 @@ def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
         address: ``host:port`` of its head, or ``ray://host:port`` for a Ray client from outside.
         token_file: has its authentication token (default: as Ray does, ``RAY_AUTH_TOKEN``, the file that
             ``RAY_AUTH_TOKEN_PATH`` names, ``~/.ray/auth_token``; a cluster that wants none gets none).
+        runtime_env: as for `ray.init`, such as ``{"working_dir": "."}`` with your own modules. labkit is
+            added to its ``py_modules``.
 
     Raises:
         LabError: nothing answers, or the token is not the cluster's.
@@ -48,7 +57,7 @@ def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
         raise BadInput(attempt, f"there is no token file {token}", "copy it from the cluster's head")
     left = "This process is connected to no cluster"
     with interrupts.stoppable(f"the connection to {address}", undo=stop_current, left=left):
-        lab = Cluster(address, token_file=token)
+        lab = Cluster(address, token_file=token, runtime_env=runtime_env)
         lab.connect()
         return use(lab)
 

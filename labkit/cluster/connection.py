@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from labkit import _ray
 from labkit.cluster import ray_data
 from labkit.errors import LabError, NotReachable
-from labkit.settings import PACKAGES, absolute
+from labkit.settings import absolute
 
 # What the lab sets for Ray, in the nodes and in the kernel.
 ENVIRONMENT = {
@@ -42,35 +44,28 @@ def connect(
     address: str,
     *,
     token_file: Path | None,
+    runtime_env: Mapping[str, Any],
     ours: bool = False,
-    py_executable: str | None = None,
-    env_vars: Mapping[str, str] | None = None,
 ) -> str | None:
     """Connect this process to a cluster, and return the address of its dashboard.
 
     Args:
         token_file: has its authentication token. None: Ray's own order counts, see `read_token`.
-        ours: whether the lab started it. If not, the package labkit is sent along for its nodes.
-        py_executable: what Ray's workers run instead of python.
-        env_vars: further variables of its workers.
+        runtime_env: as for `ray.init`.
+        ours: whether the lab started it, so that it wants a token.
 
     After a LabError the environment is as it was before.
     """
     attempt = f"connect to the cluster at {address}"
     refuse_another_session(attempt)
-    # Without RAY_ADDRESS, Ray's state API asks the cluster that was started last on this machine (a file in
-    # /tmp/ray names it). If that one has ended, each run of Ray Train waits 12 s for it.
-    environment: dict[str, Any] = {"env_vars": {**(env_vars or {}), "RAY_ADDRESS": address}}
-    if not ours:
-        environment = {"py_modules": [str(folder) for folder in PACKAGES]}
-    if py_executable is not None:
-        environment["py_executable"] = py_executable
     try:
         wants_token = check_reachable(address, read_token(token_file))
+        if not ours:
+            check_node_here(address)
         set_environment(token_file, authenticate=True if ours else wants_token)
         import ray
 
-        options = {"runtime_env": environment, "log_to_driver": False, "logging_level": "ERROR"}
+        options = {"runtime_env": dict(runtime_env), "log_to_driver": False, "logging_level": "ERROR"}
         try:
             context = ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
@@ -177,6 +172,21 @@ def check_reachable(address: str, token: str | None) -> bool | None:
         raise NotReachable(attempt, f"nothing answers there ({details})", fix)
     # Any other status is left to Ray: another version of it may have renamed the call.
     return wants_token if wants_token or not status else unknown
+
+
+def check_node_here(address: str) -> None:
+    """Raise a `LabError` if this machine is no node of Ray and the address ``host:port`` needs one.
+
+    Ray 2.60 looks for a node's process here, by itself for a minute, and then names no cause.
+    """
+    host, colon, _ = address.partition(":")
+    if not colon or "/" in address:
+        return
+    if any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"])):
+        return
+    fact = "this machine is no node of it, and what connects to HOST:PORT has to run on one"
+    fix = f"open the notebook on one of its nodes, or connect from here as a Ray client: ray://{host}:10001"
+    raise NotReachable(f"connect to the cluster at {address}", fact, fix)
 
 
 def _ask(address: str, token: str | None) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from labkit.cluster.capacity import OF_A_NODE, Node, check_worker_capacity
 from labkit.display import cards
 from labkit.display.formatting import size
 from labkit.errors import LabError
+from labkit.settings import PACKAGES
 
 _HEAD_EVERY = 3.0  # seconds between two looks at whether the head runs
 _SILENT_FOR = 45.0  # seconds without an answer of a head on another machine; Ray waits for 60
@@ -33,8 +35,15 @@ class Cluster:
     is_ours = False
     log_dir: Path | None = None
 
-    def __init__(self, address: str, *, token_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        token_file: Path | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+    ) -> None:
         self.address = address
+        self._runtime_env = dict(runtime_env or {})
         self.dashboard_url: str | None = None
         self._token_file = token_file
         self._running = False
@@ -69,7 +78,9 @@ class Cluster:
 
     def connect(self) -> None:
         """Connect this process, for the first time or after the reader called `ray.shutdown`."""
-        url = connection.connect(self.address, token_file=self._token_file)
+        modules = [*self._runtime_env.get("py_modules", ()), *map(str, PACKAGES)]
+        runtime_env = {**self._runtime_env, "py_modules": modules}
+        url = connection.connect(self.address, token_file=self._token_file, runtime_env=runtime_env)
         self.dashboard_url = f"http://{url}" if url else None
         self._begin()
 

@@ -1,11 +1,13 @@
 """Connecting to clusters that the lab did not start, with Ray's own ways to name a token, or without one."""
 
+import contextlib
 import json
 import os
 import socket
 import sys
 from concurrent import futures
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -80,13 +82,32 @@ def test_a_token_is_found_where_ray_looks_and_in_its_order(user, address, monkey
             check_reachable(address, read_token())
 
 
+@pytest.mark.parametrize(
+    ("address", "names", "refused"),
+    [
+        ("10.0.0.7:6379", ["python"], True),
+        ("10.0.0.7:6379", ["python", "raylet"], False),
+        ("ray://10.0.0.7:10001", ["python"], False),
+        ("auto", ["python"], False),
+    ],
+)
+def test_a_machine_that_is_no_node_is_told_how_to_connect(monkeypatch, address, names, refused):
+    """Ray looks for a node's process here for a minute, and says nothing meanwhile."""
+    processes = [SimpleNamespace(info={"name": name}) for name in names]
+    monkeypatch.setattr("psutil.process_iter", lambda _: processes)
+    with pytest.raises(NotReachable) if refused else contextlib.nullcontext() as caught:
+        connection.check_node_here(address)
+    if refused:
+        assert caught.value.fix.endswith("as a Ray client: ray://10.0.0.7:10001")
+
+
 CONNECT = """
 import os, sys, warnings
 from labkit.local import cluster
 from labkit.__main__ import main
-lab = cluster.connect(sys.argv[1])
+lab = cluster.connect(sys.argv[1], runtime_env={"env_vars": {"MINE": "a task ran"}})
 import ray
-print(ray.get(ray.remote(lambda: "a task ran").remote()), len(lab.nodes), lab.is_running)
+print(ray.get(ray.remote(lambda: os.environ["MINE"]).remote()), len(lab.nodes), lab.is_running)
 ray.shutdown()
 print(cluster.connect(sys.argv[1]) is lab, ray.get(ray.remote(lambda: "and again").remote()))
 with warnings.catch_warnings():
@@ -100,8 +121,7 @@ sys.exit(main(["check", sys.argv[1], "--json"]))
 """
 
 
-@pytest.mark.each_change
-@pytest.mark.parametrize("way", ["RAY_AUTH_TOKEN", "none"])
+@pytest.mark.parametrize("way", ["RAY_AUTH_TOKEN", pytest.param("none", marks=pytest.mark.each_change)])
 def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
     """As in the containers of docs/clusters, and as on a cluster without authentication.
 
@@ -219,4 +239,4 @@ def test_what_a_server_for_ray_clients_says_of_its_own_failure_is_told(home, mon
     monkeypatch.setattr(connection, "check_reachable", lambda *_: False)
     monkeypatch.setattr("ray.init", fail)
     with pytest.raises(NotReachable, match=r"Initialization failure from server: … RuntimeError: no room"):
-        connection.connect("ray://10.0.0.7:10001", token_file=None)
+        connection.connect("ray://10.0.0.7:10001", token_file=None, runtime_env={})
