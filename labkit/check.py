@@ -65,8 +65,9 @@ def _look(there: cluster.Cluster) -> Iterator[Finding]:
         "wait for the jobs that run there (`ray list jobs`), or let its autoscaler add nodes",
     )
     with tempfile.NamedTemporaryFile(dir=settings.make_home()) as file:
-        answers = _ask(nodes[:_MOST_NODES], file.name, settings.s3_endpoint)
-    yield from compare(answers, settings, _probe()("", settings.s3_endpoint))
+        store = settings.s3_endpoint, settings.s3_bucket
+        answers = _ask(nodes[:_MOST_NODES], file.name, *store)
+    yield from compare(answers, settings, _probe()("", *store))
     gpus = total.get("GPU", 0)
     if not gpus:
         return
@@ -102,13 +103,13 @@ def _ask(nodes: list[Node], *arguments: Any) -> Answers:
     return answers
 
 
-def _probe() -> Callable[[str, str | None], dict[str, Any]]:
+def _probe() -> Callable[[str, str | None, str], dict[str, Any]]:
     """Make the function that runs on a node: it gets a file and a store, and returns what it has and reaches.
 
     A function in a function is pickled by value: this module imports what nodes need not have.
     """
 
-    def probe(file: str, store: str | None) -> dict[str, Any]:
+    def probe(file: str, store: str | None, bucket: str) -> dict[str, Any]:
         import os
         from importlib import metadata
 
@@ -121,16 +122,16 @@ def _probe() -> Callable[[str, str | None], dict[str, Any]]:
         return {
             "torch": torch,
             "home": os.path.exists(file),
-            "store": problem(store) if store else "",
+            "store": problem(store, bucket) if store else "",
         }
 
-    def problem(endpoint: str) -> str:
+    def problem(endpoint: str, bucket: str) -> str:
         """Return why a signed request fails; "" if it doesn't."""
         try:
             from labkit.storage.client import ObjectFiles
 
             files = ObjectFiles(endpoint=endpoint, keys="", hasty=True)
-            files.call_s3("list_objects_v2", Bucket="lab", MaxKeys=1)
+            files.call_s3("list_objects_v2", Bucket=bucket, MaxKeys=1)
         except FileNotFoundError:
             return ""  # the bucket is made when it is needed
         except Exception as error:  # whatever botocore raises, or the package s3fs is missing
@@ -174,7 +175,8 @@ def compare(answers: Answers, settings: Settings, here: dict[str, Any]) -> Itera
             "object store",
             len({node for node, _ in answers}) <= 1,
             "the lab's own store listens on this machine alone, and other nodes can't reach it",
-            "export LABKIT_S3_ENDPOINT=https://host:9000 (and its keys), or pass a bucket as storage_path",
+            "export LABKIT_S3_ENDPOINT=https://host:9000 (with its keys and LABKIT_S3_BUCKET), or pass a "
+            "bucket as storage_path",
         )
         return
     answers = [*answers, ("this machine", here)]

@@ -74,9 +74,12 @@ def expect_int(attempt: str, name: str, value: object, *, least: int = 1) -> Non
 
 
 def expect_installed(attempt: str, *modules: str) -> None:
-    """Raise a `LabError` with the command that installs them, unless all `modules` are installed."""
-    missing = next((name for name in modules if importlib.util.find_spec(name) is None), None)
-    if missing is not None:
-        raise LabError(
-            attempt, f"{missing} is not installed", f"{sys.executable} -m pip install 'labkit[lessons]'"
-        )
+    """Raise a `LabError` with the command that installs them, unless all `modules` are installed.
+
+    Args:
+        modules: the packages that have them are called the same.
+    """
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        fact = f"{' and '.join(missing)} can't be imported here"
+        raise LabError(attempt, fact, f"{sys.executable} -m pip install {' '.join(missing)}")

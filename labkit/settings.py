@@ -109,6 +109,7 @@ class Settings:
     s3_endpoint: str | None = _setting("LABKIT_S3_ENDPOINT", None, _URL, _EXAMPLE, secret=True)
     s3_access_key: str | None = _setting("LABKIT_S3_ACCESS_KEY", None, ".+", "a text", secret=True)
     s3_secret_key: str | None = _setting("LABKIT_S3_SECRET_KEY", None, ".+", "a text", secret=True)
+    s3_bucket: str = _setting("LABKIT_S3_BUCKET", "lab", ".+", "the name of a bucket")
 
     def __post_init__(self) -> None:
         home = self.home or default_home()

@@ -29,6 +29,7 @@ def test_every_variable_is_read_and_blank_ones_are_defaults(tmp_path):
         "s3_endpoint": ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),
         "s3_access_key": ("key", "key"),
         "s3_secret_key": ("secret", "secret"),
+        "s3_bucket": ("ours", "ours"),
     }
     settings = Settings.from_env({VARIABLES[name]: text for name, (text, _) in examples.items()})
     assert settings == Settings(**{name: value for name, (_, value) in examples.items()})

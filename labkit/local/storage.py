@@ -39,14 +39,15 @@ class LocalStore(Store):
             object_server.leave(Lab(self.home))
 
 
-def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
+def start(*, bucket: str | None = None, settings: Settings | None = None) -> Store:
     """Start the embedded object store, or return the one that runs already.
 
-    If ``LABKIT_S3_ENDPOINT`` names a store, that one is used, and nothing is started. `bucket` is the store's
-    home bucket, which is made if it does not exist.
+    If ``LABKIT_S3_ENDPOINT`` names a store, that one is used, and nothing is started. `bucket` is as for
+    `connect`.
     """
     expect_installed("start the object store", "s3fs", "pyarrow")
     settings = settings or Settings.from_env()
+    bucket = bucket or settings.s3_bucket
     if settings.s3_endpoint:
         return connect(bucket=bucket, settings=settings)
     store: LocalStore | None = None

@@ -41,7 +41,7 @@ _KNOWN = (
     ),
     (
         ("AccessDenied", "403", "BucketAlreadyExists"),
-        "ask who runs the store for the right to do that, or name another bucket: bucket=…",
+        "ask who runs the store for the right to do that, or name another bucket: export LABKIT_S3_BUCKET=…",
     ),
     (
         ("ProxyConnectionError", "SSLError"),
@@ -177,7 +177,7 @@ def connect(
     access_key: str | None = None,
     secret_key: str | None = None,
     *,
-    bucket: str = "lab",
+    bucket: str | None = None,
     settings: Settings | None = None,
 ) -> Store:
     """Use an object store that runs already (MinIO, AWS, …). It is never stopped from here.
@@ -188,7 +188,8 @@ def connect(
 
     Args:
         endpoint, access_key, secret_key: default: ``LABKIT_S3_ENDPOINT`` and so on.
-        bucket: as for `start`.
+        bucket: the store's home bucket, which is made if it does not exist (default: ``LABKIT_S3_BUCKET``,
+            else "lab").
     """
     attempt = "connect to an object store"
     expect_installed(attempt, "s3fs", "pyarrow")
@@ -212,7 +213,7 @@ def connect(
     if access_key and secret_key:
         keys = Path(tempfile.mkdtemp(prefix="labkit-keys-")) / "credentials"
         write_keys(keys, access_key, secret_key)
-    store = Store(url, keys, bucket)
+    store = Store(url, keys, bucket or settings.s3_bucket)
     atexit.register(store.stop)
     left = "This process is not connected to it"
     with interrupts.stoppable(f"the connection to {shown}", undo=store.stop, left=left):
