@@ -14,6 +14,7 @@ import pytest
 
 import build
 import bundle
+import install
 from labkit.errors import LabError
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("datasets/", "tools/")]
@@ -132,6 +133,28 @@ def test_start_says_what_is_wrong_and_installs_nothing(spoil, fact, start, lab):
     assert done.returncode == 1
     assert re.search(f"could not start the lab: .*{fact}", done.stderr) and "  fix: " in done.stderr
     assert not any("venv" in line for line in asked)
+
+
+@pytest.mark.parametrize(("build_of_torch", "calls"), [("cpu", 2), ("cuda", 1)])
+def test_a_bundle_has_the_torch_that_make_setup_would_choose(tmp_path, monkeypatch, build_of_torch, calls):
+    """PyPI's torch brings CUDA, which is several GB for each learner."""
+    asked = []
+
+    def pip(command, **_):
+        asked.append(command)
+        (tmp_path / "wheels.part").mkdir(exist_ok=True)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", pip)
+    monkeypatch.setattr(install, "answers", lambda index: index == install.INDEX)
+    monkeypatch.setenv("TORCH", build_of_torch)
+    monkeypatch.delenv("TORCH_INDEX", raising=False)
+    assert bundle.download(tmp_path / "wheels") == tmp_path / "wheels"
+    assert len(asked) == calls
+    if calls == 2:
+        first, rest = asked
+        assert first[-4:-1] == ["--no-deps", "--index-url", install.INDEX]
+        assert first[first.index("--wheel-dir") + 1] == rest[rest.index("--find-links") + 1]
 
 
 def test_a_notebook_that_was_worked_in_is_not_packed(tmp_path, monkeypatch):

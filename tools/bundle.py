@@ -25,6 +25,7 @@ from pathlib import Path
 import nbformat
 
 import build
+import install
 from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,12 +98,14 @@ def download(folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
     command += ["--constraint", str(ROOT / "constraints.txt"), "--find-links", str(folder)]
     folder.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [*command, "--wheel-dir", str(fresh), *wanted, *project["build-system"]["requires"]],
-        stdout=sys.stderr,
-    )
-    if done.returncode:
-        raise LabError("download the wheels", "pip failed, see above", "check the network, and try again")
+    calls = [[*command, "--wheel-dir", str(fresh), *wanted, *project["build-system"]["requires"]]]
+    index = os.environ.get("TORCH_INDEX", install.INDEX)
+    if install.chosen_build(dict(os.environ)) == "cpu" and install.answers(index):
+        # The second call finds this wheel in the folder, and prefers it: 2.13.0+cpu is later than 2.13.0.
+        calls.insert(0, [*command, "--wheel-dir", str(folder), *install.torch_from(index)])
+    for call in calls:
+        if subprocess.run(call, stdout=sys.stderr).returncode:
+            raise LabError("download the wheels", "pip failed, see above", "check the network, and try again")
     shutil.rmtree(folder)
     fresh.rename(folder)
     return folder

@@ -57,10 +57,15 @@ def answers(index: str, seconds: float = _SECONDS) -> bool:
         return False
 
 
-def commands(build: str, index: str, *, index_answers: bool) -> list[list[str]]:
-    """Return pip's arguments, a list per call; torch has a call of its own, as its index has little else."""
+def torch_from(index: str) -> list[str]:
+    """Return pip's options for torch alone from an index of PyTorch's, which has little else."""
     (pin,) = re.findall(r"(?m)^torch==\S+", (ROOT / "constraints.txt").read_text())
-    first = ["install", "--no-deps", "--index-url", index, pin]
+    return ["--no-deps", "--index-url", index, pin]
+
+
+def commands(build: str, index: str, *, index_answers: bool) -> list[list[str]]:
+    """Return pip's arguments, a list per call."""
+    first = ["install", *torch_from(index)]
     rest = ["install", "--constraint", "constraints.txt", "--editable", EVERYTHING]
     return [first, rest] if build == "cpu" and index_answers else [rest]
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the lab from this folder, without a network, and opens lesson 00 in JupyterLab.
+# Installs the lab from this folder, without a network, and opens the tour in JupyterLab.
 #   ./start.sh                                    the first time it installs, which takes minutes
 #   ./start.sh --no-browser --port 8890           options for JupyterLab
 #   PYTHON=/path/to/python3.11 ./start.sh         another Python, for the first time
@@ -8,7 +8,7 @@ cd "$(dirname "$0")"
 fail() { echo "could not start the lab: $1" >&2; echo "  fix: $2" >&2; exit 1; }
 
 python=.venv/bin/python
-if [ ! -e .venv/installed ]; then
+if [ ! -e .venv/.labkit-installed ]; then
     built=$(cat wheels/built-for) # as in: Linux x86_64 3.11
     version=${built##* }
     chosen=${PYTHON:-python$version}
@@ -26,7 +26,7 @@ if [ ! -e .venv/installed ]; then
     "$python" -m pip install --quiet --disable-pip-version-check --no-index --find-links wheels \
         --constraint constraints.txt --editable ".[lessons,tensorflow,spark,recipes]" \
         || fail "pip did not install it, see above" "if it's Python's version: PYTHON=/path/to/another ./start.sh"
-    touch .venv/installed
+    touch .venv/.labkit-installed # `make lab` looks for it, too
 fi
 
 # As `make lab`: no question about news, tabs of its own, and root only where there is no other user.
