@@ -11,7 +11,8 @@ HEAD = """# What works
 Each row was run: a loop of about twenty lines, as the library's own page would write it, on two ranks
 and CPUs, under a panel. `python -m benchmarks works_with` runs it again and writes this page;
 `tests/benchmarks/test_works_with.py` compares it with new runs. The loops are in
-`benchmarks/_works_with/rows`.
+`benchmarks/_works_with/rows`. What a row says of CPUs (`cpu=True`, `use_cpu=True`, `ACCELERATE_USE_CPU`)
+is left out on GPUs, where nothing of this was run.
 
 {summary}
 
