@@ -1,17 +1,15 @@
-"""Makes sentences.tsv and tokenizer.json: short text with a label, for a recipe of lesson 07.
+"""Makes sentences.tsv: short text with a label, for lesson 11 and a template.
 
     .venv/bin/python datasets/make_sentences.py
 
-The text is the lab's own: the sentences of lessons 02 (label 0: data) and 03 (label 1: training). The
-tokenizer has one token for each word that occurs twice or more. Made once and kept, so that a change of a
-lesson does not change what lesson 07 trains on.
+The text is the lab's own: the sentences of lessons 02 (label 0: data) and 03 (label 1: training). Made once
+and kept, so that a change of a lesson does not change what lesson 11 trains on.
 """
 
 import re
 from pathlib import Path
 
 import jupytext
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FOLDER = CHECKOUT / "datasets"
@@ -34,13 +32,7 @@ def main() -> None:
     rows = [(label, text) for label, lesson in enumerate(LESSONS) for text in sentences(lesson)]
     table = "".join(f"{label}\t{text}\n" for label, text in rows)
     (FOLDER / "sentences.tsv").write_text(table, encoding="utf-8")
-    tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.WordLevelTrainer(min_frequency=2, special_tokens=["[PAD]", "[UNK]"])
-    tokenizer.train_from_iterator([text for _, text in rows], trainer)
-    tokenizer.save(str(FOLDER / "tokenizer.json"))
-    print(f"{len(rows)} sentences, {tokenizer.get_vocab_size()} words")
+    print(f"{len(rows)} sentences")
 
 
 if __name__ == "__main__":

@@ -523,10 +523,10 @@ assert pandas.read_csv(path)["district"].isna().sum() == (district == "NA").sum(
 
 
 # %%
-def read_table(path, target, categories=(), drop=(), encoding="utf-8-sig"):
+def read_table(path, target, categories=(), drop=(), **options):
     """Return the table with its texts unchanged, and the numbers that the model gets, without the target."""
     texts = [*categories, *drop]
-    options = {"keep_default_na": False, "encoding": encoding}
+    options = {"keep_default_na": False, "encoding": "utf-8-sig", **options}
     table = pandas.read_csv(path, dtype=dict.fromkeys(texts, str), **options)
     if not isinstance(table.index, pandas.RangeIndex):
         raise ValueError(f"the rows of {path} have more cells than its header")
@@ -537,10 +537,10 @@ def read_table(path, target, categories=(), drop=(), encoding="utf-8-sig"):
         numbers = pandas.to_numeric(column, errors="coerce").astype(float)
         if not np.isfinite(numbers).all():
             row = np.isfinite(numbers).argmin()
-            fix = "make it a number, or name the column in categories or drop"
+            fix = "fill it with a number, leave out the row, or name the column in categories or drop"
             raise ValueError(f"{name!r} has {column[row]!r} in row {row + 2}: {fix}")
-        if column.dtype.kind == "i" and numbers.abs().max() > 2**24:
-            raise ValueError(f"{name!r} has whole numbers of more than 7 digits, which float32 rounds")
+        if name != target and column.dtype.kind in "iu" and numbers.abs().max() > 2**24:
+            raise ValueError(f"{name!r} has whole numbers above 16,777,216, which float32 rounds")
         print(f"{name}: numbers from {numbers.min():g} to {numbers.max():g}")
     x = table.drop(columns=[target, *drop])
     if categories:  # each value becomes a column of zeros and ones

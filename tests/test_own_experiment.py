@@ -86,7 +86,11 @@ LOST = [
     (FLATS.replace(".5\n", ".5,\n"), {}, "more cells than its header"),
     (FLATS.replace("101.5", "101.5,7"), {}, "Expected 5 fields in line 3, saw 6"),
     (FLATS, {"drop": ["country", "iso", "region"]}, "'roof' has 'None' in row 2"),
-    (FLATS.replace("100.5", "16777217").replace("101.5", "1").replace("102.5", "2"), {}, "float32"),
+    (
+        FLATS.replace("007", "16777217"),
+        {"categories": ["country", "iso", "roof"]},
+        "'region' has whole numbers above 16,777,216",
+    ),
     (FLATS.replace("101.5", "inf"), {}, "'price' has"),
 ]
 
@@ -124,14 +128,17 @@ def test_images_show_their_colours_whatever_their_file(tmp_path, capsys):
     sideways, exif = Image.new("RGB", (4, 8), "red"), Image.Exif()
     exif[0x0112] = 6  # to be turned by 90 degrees
     photo(tmp_path / "a" / "photo.png", sideways, exif=exif)
+    photo(tmp_path / "a" / "phone.jpg", red, format="MPO", save_all=True, append_images=[red], quality=100)
     photo(tmp_path / "b" / "transparent.png", Image.new("RGBA", (8, 4), (9, 9, 9, 0)))
     (tmp_path / "b" / "Thumbs.db").write_bytes(b"x")
     x, y, classes = read_images(tmp_path, size=(8, 4))
-    assert (x.shape, x.dtype, y.tolist(), classes) == ((4, 4, 8, 3), np.uint8, [0, 0, 0, 1], ["a", "b"])
-    assert np.unique(x[:3].reshape(-1, 3), axis=0).tolist() == [[255, 0, 0]]
-    assert np.unique(x[3]).tolist() == [255]
-    assert read_images(tmp_path, size=(8, 4), mode="L")[0].shape == (4, 4, 8)
-    assert "a: 3 images\nb: 1 images\n" in capsys.readouterr().out
+    assert (x.shape, x.dtype, y.tolist(), classes) == ((5, 4, 8, 3), np.uint8, [0, 0, 0, 0, 1], ["a", "b"])
+    assert np.abs(x[:4].reshape(-1, 3) - [255.0, 0, 0]).max() <= 2  # a JPEG is nearly that
+    assert np.unique(x[4]).tolist() == [255]
+    assert read_images(tmp_path, size=(8, 4), mode="L")[0].shape == (5, 4, 8)
+    assert "a: 4 images\nb: 1 images\n" in capsys.readouterr().out
+    square = read_images(tmp_path, size=(8, 8))[0][0]  # keeps the proportions, on white
+    assert square[0].min() == 255 and square[4].tolist() == [[255, 0, 0]] * 8
 
 
 def test_images_with_pages_or_16_bits_and_other_files_are_refused(tmp_path):
@@ -144,6 +151,9 @@ def test_images_with_pages_or_16_bits_and_other_files_are_refused(tmp_path):
     bad = photo(tmp_path / "a" / "deep.png", Image.fromarray(np.full((8, 8), 40_000, np.uint16)))
     with pytest.raises(ValueError, match=r"deep\.png has more than 8 bits"):
         read_images(tmp_path, size=(8, 8))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty has no images: it needs a folder for each class"):
+        read_images(tmp_path / "empty", size=(8, 8))
     bad.rename(tmp_path / "a" / "notes.png").write_bytes(b"ask Kim")
     with pytest.raises(OSError, match=r"notes\.png"):
         read_images(tmp_path, size=(8, 8))
@@ -160,6 +170,9 @@ def test_a_text_has_one_encoding(tmp_path):
     for encoding in ("utf-8", "latin-1"):
         path.write_text("Perú\nplain\n", encoding=encoding)
         assert read_text(path, encoding=encoding) == "Perú\nplain\n"
+    path.write_text("Perú", encoding="utf-16")
+    with pytest.raises(ValueError, match="is UTF-16: write it in UTF-8"):
+        read_text(path)
     x, y = space["rows_of"]("abcdefgh", length=3)
     assert (bytes(x.flatten().tolist()), bytes(y.flatten().tolist())) == (b"abcdef", b"bcdefg")
     assert x.dtype == torch.int64
@@ -224,6 +237,8 @@ def test_a_table_and_a_run_of_it_that_was_killed_resumes(here, home):
         until(lambda: "epoch 5/60" in printed.read_text())
         killed.kill()
         killed.wait()
+    with pytest.raises(AssertionError, match="had the data 'made-up-flats': give their path"):
+        run(script, "other.csv", "--resume")
     assert 20 < on_test_rows(run(script, "--resume"), "rmse") < 40  # 25 of it is noise
     lost, resumed = runs.latest("table", state="lost"), runs.latest("table")
     assert resumed.storage_path == lost.storage_path
@@ -234,14 +249,57 @@ def test_a_table_and_a_run_of_it_that_was_killed_resumes(here, home):
     assert resumed.metrics["rmse"] < 40
 
 
+def code_below(heading: str) -> list[str]:
+    """Return the blocks of Python in a section of the README."""
+    text = (TEMPLATES / "README.md").read_text()
+    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+
+
+def test_classes_from_a_table_and_predictions_of_new_rows(here):
+    """The README's lines, in the places that it names."""
+    numbers, network = code_below("Classes instead of numbers")
+    (predict,) = code_below("Predict new rows")
+    text = (TEMPLATES / "table.py").read_text()
+    (measure,) = re.findall(
+        r"@torch.no_grad\(\)\ndef measure.*?\n\n\n", (TEMPLATES / "images.py").read_text(), re.DOTALL
+    )
+    changes = [
+        (
+            r'target="price", categories=\["district"\]',
+            'target="label", categories=["district"], drop=["label"]',
+        ),
+        (r"y = table.*?\nrows = .*?\n", numbers),
+        (r"class Network.*?\n\n\n(?=@torch)", f"{network}\n\n"),
+        (r"@torch.no_grad\(\)\ndef measure.*?\n\n\n", measure),
+        (r"loss = .*?\n", "loss = nn.functional.cross_entropy(model(x), y)\n"),
+        (r"Network\(\*train\[:\], ", "Network(train[:][0], len(classes), "),
+        (r"\n# %%\nstore.stop", f"\n{predict}\n# %%\nstore.stop"),
+        ("rmse", "accuracy"),
+        ('"min"', '"max"'),
+    ]
+    for pattern, replacement in changes:
+        text, count = re.subn(pattern, lambda _, new=replacement: new, text, flags=re.DOTALL)
+        assert count, pattern
+    Path("kinds.py").write_text(text)
+    rng = np.random.default_rng(0)
+    size = rng.uniform(0, 100, 300)
+    flats = pandas.DataFrame({"size": size, "district": rng.choice(["a", "b"], 300)})
+    flats.assign(label=np.where(size > 50, "large", "small")).to_csv("flats.csv", index=False)
+    pandas.DataFrame({"size": [1.0, 99.0], "district": ["a", "c"]}).to_csv("new.csv", index=False)
+    printed = run("kinds.py", "flats.csv")
+    assert on_test_rows(printed, "accuracy") > 0.9
+    small, large = re.findall(r"\[+ ?(-?[\d.]+), +(-?[\d.]+)\]", printed)[-2:]
+    assert float(small[0]) < float(small[1]) and float(large[0]) > float(large[1])
+
+
 def test_rows_that_belong_together_stay_together(tmp_path):
     """The lines of the README, in the place of the template's."""
     rng, path = np.random.default_rng(0), tmp_path / "flats.csv"
     flats = pandas.DataFrame({"building": rng.integers(0, 50, 400), "district": rng.choice(["a", "b"], 400)})
     flats.assign(size=np.arange(400.0), price=rng.normal(size=400)).to_csv(path, index=False)
-    (lines,) = re.findall(r"```python\n(.*?)```", (TEMPLATES / "README.md").read_text(), re.DOTALL)
     space = reader("table.py") | {"path": path}
-    exec(lines, space)
+    exec(code_below("Rows that belong together")[0], space)
     sizes = [
         space[part][:][0][:, list(space["x"]).index("size")].int() for part in ("train", "valid", "test")
     ]

@@ -3,7 +3,7 @@
 #
 # A float of 32 bits is more than most of a network needs. With **mixed precision**, matrix products and convolutions compute in 16 bits, while the weights and what is sensitive stay in 32. You'll measure what that brings on your machine, and what it costs.
 #
-# You need lesson 03. With a GPU, run it with `LABKIT_GPU=1`.
+# You need lesson 03. If there is a GPU, it computes there.
 
 # %%
 import torch
@@ -40,6 +40,11 @@ def make_model():
     return torch.nn.Sequential(*layers, torch.nn.LayerNorm(1024), torch.nn.Linear(1024, 10))
 
 
+def wait_for(device):
+    if device.type == "cuda":  # a step only starts the GPU's work
+        torch.cuda.synchronize(device)
+
+
 # %% tags=["long"]
 def train_loop(config):
     torch.set_num_threads(1)
@@ -58,6 +63,7 @@ def train_loop(config):
 
     for step in range(config["steps"]):
         if step == 2:  # the first steps are slower
+            wait_for(device)
             begin = time.perf_counter()
         autocast = torch.autocast(device.type, dtype=dtype, enabled=dtype is not torch.float32)  # 2
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), autocast:
@@ -67,6 +73,7 @@ def train_loop(config):
         scaler.scale(loss).backward()  # 3
         scaler.step(optimizer)
         scaler.update()
+    wait_for(device)
     seconds = (time.perf_counter() - begin) / (config["steps"] - 2)
     formats = {str(parameter.dtype) for parameter in model.parameters()}
     return {
@@ -80,7 +87,7 @@ def train_loop(config):
 
 
 # %% [markdown]
-# `saved_tensors_hooks` adds up what the forward pass keeps for the backward pass, which is what fills a GPU's memory.
+# `saved_tensors_hooks` adds up what the forward pass keeps for the backward pass: activations, which fill a GPU's memory, and weights.
 
 # %%
 import pandas
@@ -115,7 +122,7 @@ assert half["MB kept for backward"] < 0.6 * full["MB kept for backward"]
 # Read the table by rows.
 #
 # - *ms per step* depends on your processor. A CPU with instructions for bfloat16 (`avx512_bf16` or `amx_bf16` in `lscpu`) gets faster; any other converts back and forth, and gets slower. A recent GPU usually gets much faster. On a busy machine, measure twice.
-# - *MB kept for backward* is about half, because what is kept is now in 16 bits. On a GPU, that lets you use a larger batch.
+# - *MB kept for backward* is about half, because all of it is now in 16 bits, the weights as copies. On a GPU, that lets you use a larger batch.
 # - *weights* and *gradients* are still `float32`. So a checkpoint has the same size, and DDP exchanges as many bytes as before.
 # - *loss* differs in the third or fourth digit. That is the price, and most runs don't notice. Compare yours with a `float32` run before you believe it.
 #

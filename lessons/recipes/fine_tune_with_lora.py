@@ -61,3 +61,5 @@ assert torch.equal(model[0].base.weight, frozen["0.weight"])
 
 # %% [markdown]
 # The base has not changed, so a checkpoint of the fine-tuning needs `trained` only, and one base serves many fine-tuned models.
+#
+# At work, `peft.get_peft_model` puts such layers into a Hugging Face model, also where its layers aren't `nn.Linear`, as in GPT-2.

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Fine-tune a Hugging Face model on Spark
 #
-# A loop that uses `accelerate` runs under `TorchDistributor` unchanged: `Accelerator` reads torchrun's variables, wraps the model and gives each rank its own batches. There is one trap on machines without a GPU: without `cpu=True`, `Accelerator()` doesn't join the other ranks. Each of them then trains a model of its own on all rows, and no warning says so.
+# A loop that uses `accelerate` runs under `TorchDistributor`, too: `Accelerator` reads torchrun's variables, wraps the model and gives each rank its own batches. On machines without a GPU it needs an argument: without `cpu=True`, `Accelerator()` doesn't join the other ranks. Each of them then trains a model of its own on all rows, and Accelerate doesn't say so.
 #
 # You need lesson 07.
 

@@ -28,7 +28,7 @@ data = ray.data.from_items(rows, override_num_blocks=2)
 # The rows are sorted by label, in two blocks: one worker gets the small digits and the other one the large digits. That will help to see which rows a metric has counted.
 #
 # **Threads.** Ray sets `OMP_NUM_THREADS` to the number of CPUs that a worker has reserved. TensorFlow has two thread pools of its own, which don't follow that variable: *intra* for the parts of one operation, *inter* for operations that run at the same time. By default each has a thread per core, in every worker.
-# With eight workers on a machine of eight cores, that's 64 threads that compete. Set both before TensorFlow runs its first operation; later it raises a `RuntimeError`.
+# With eight workers on a machine of eight cores, that's 64 threads in each kind of pool, which compete. Set both before TensorFlow runs its first operation; later it raises a `RuntimeError`.
 #
 # **A `tf.data.Dataset` of your own.** `to_tf` covers most cases. When you want to change batches in Python first, iterate with `iter_tf_batches` and wrap the generator. Then `prepare_dataset_shard` switches auto-sharding off, because Ray has divided the rows already, and prefetches.
 

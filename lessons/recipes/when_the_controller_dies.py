@@ -13,7 +13,7 @@ from labkit.train import TrainPanel
 lab = cluster.start()
 
 # %% [markdown]
-# The loop counts to 50 and saves after every fifth step. Counting stands in for training:
+# A loop of 50 steps, which saves after every fifth one. The pauses stand in for a larger model:
 
 # %%
 import tempfile
@@ -25,20 +25,25 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_model
 
 
+# %%
 def train_loop(config):
-    model = prepare_model(torch.nn.Linear(4, 1))
+    plain = torch.nn.Linear(4, 1)
+    model = prepare_model(plain)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     first = 0
     if checkpoint := ray.train.get_checkpoint():
         with checkpoint.as_directory() as folder:
-            first = torch.load(f"{folder}/state.pt", weights_only=True)["step"]
+            state = torch.load(f"{folder}/state.pt", weights_only=True)
+        plain.load_state_dict(state["model"])
+        first = state["step"]
     for step in range(first + 1, config["steps"] + 1):
-        model(torch.ones(8, 4)).sum().backward()
+        optimizer.zero_grad()
+        model(torch.ones(8, 4)).mean().backward()
         optimizer.step()
         time.sleep(0.1)
         if step % 5 == 0:
             with tempfile.TemporaryDirectory() as folder:
-                torch.save({"step": step}, f"{folder}/state.pt")
+                torch.save({"model": plain.state_dict(), "step": step}, f"{folder}/state.pt")
                 is_first = ray.train.get_context().get_world_rank() == 0
                 saved = ray.train.Checkpoint.from_directory(folder) if is_first else None
                 ray.train.report({"step": step}, checkpoint=saved)
@@ -85,7 +90,7 @@ assert panel.state.status == "failed"
 assert first in (5, 10)
 
 # %% [markdown]
-# The notebook is the *driver* of its runs: if its kernel ends, the controller ends, too. On a real cluster, let the cluster run the driver with `ray job submit -- python train.py`, as in lesson 01. Then you can close the notebook.
+# The notebook is the *driver* of its runs: if its kernel ends, the controller ends, too. On a real cluster, let the cluster run the driver with `ray job submit -- python train.py`. Then you can close the notebook.
 
 # %%
 lab.stop()

@@ -42,13 +42,16 @@ CONFIG["seed"] = last.config["seed"] if last else given.seed  # else other rows 
 # page, `np.asarray` of an image with a palette has the numbers of its colours and not the colours,
 # `convert` cuts 16 bits off at 255, a transparent pixel has any colour, and a photograph is on its side
 # until its EXIF data are applied.
-# So a file with several pages or more than 8 bits per pixel is refused here, and the rest is handled. Read
+# So a file with several pages or more than 8 bits a channel is refused here, and the rest is handled. Read
 # what the function prints: each folder is a class, `train` and `test` would be two of them.
 
 
 # %%
 def read_images(folder, size, mode="RGB"):
-    """Return x, uint8 [rows, height, width, 3] ("L": without the 3), y, and the names of the classes."""
+    """Return x, uint8 [rows, height, width, 3] ("L": without the 3), y, and the names of the classes.
+
+    `size` is (width, height): an image of other proportions gets white borders.
+    """
     x, y = [], []
     classes = sorted(path.name for path in Path(folder).iterdir() if path.is_dir() and path.name[0] != ".")
     for label, name in enumerate(classes):
@@ -57,28 +60,33 @@ def read_images(folder, size, mode="RGB"):
         print(f"{name}: {len(files)} images")
         for path in files:
             with Image.open(path) as image:
-                if getattr(image, "n_frames", 1) > 1:
+                if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":  # a photo with a preview
                     raise ValueError(f"{path} has {image.n_frames} pages: choose one by image.seek(page)")
                 if image.mode[0] in "IF":
                     raise ValueError(f"{path} has more than 8 bits: divide all images by the same number")
                 turned = ImageOps.exif_transpose(image).convert("RGBA")
             white = Image.new("RGBA", turned.size, "white")
-            x.append(np.asarray(Image.alpha_composite(white, turned).convert(mode).resize(size)))
+            whole = Image.alpha_composite(white, turned).convert(mode)
+            x.append(np.asarray(ImageOps.pad(whole, size, color="white")))  # keeps the proportions
             y.append(label)
+    if not x:
+        raise ValueError(f"{folder} has no images: it needs a folder for each class")
     return np.stack(x), np.array(y), classes
 
 
 # %%
 def make_photos():  # images to try the template with
-    folder, digits = tempfile.mkdtemp(), datasets.load("digits")
+    folder, digits = f"{tempfile.mkdtemp()}/digits", datasets.load("digits")
     for number, (image, label) in enumerate(digits):
         path = Path(folder, str(label), f"{number}.png")
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(path)
     return folder
 
 
 path = given.path or make_photos()
+if last and last.dataset != Path(path).stem:
+    sys.exit(f"the last run of {NAME!r} had the data {last.dataset!r}: give their path, or no --resume")
 x, y, classes = read_images(path, size=(28, 28))
 rows = TensorDataset(torch.tensor(x), torch.tensor(y))
 rest, test = random_split(rows, [0.8, 0.2], torch.Generator().manual_seed(0))  # the same for every seed

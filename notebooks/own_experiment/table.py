@@ -43,14 +43,15 @@ CONFIG["seed"] = last.config["seed"] if last else given.seed  # else other rows 
 # So name the columns of texts: `categories` for those that the model gets, `drop` for those that it
 # doesn't. Their cells stay unchanged. Every other column must have a number in every row.
 # Read what the function prints: a code that is listed as numbers belongs in `categories`, and letters such
-# as Ã mean that `encoding` is wrong (Excel often writes `"latin-1"`).
+# as Ã mean that the encoding is wrong. Excel may need `encoding="cp1252", sep=";", decimal=","`, which
+# `pandas.read_csv` gets.
 
 
 # %%
-def read_table(path, target, categories=(), drop=(), encoding="utf-8-sig"):
+def read_table(path, target, categories=(), drop=(), **options):
     """Return the table with its texts unchanged, and the numbers that the model gets, without the target."""
     texts = [*categories, *drop]
-    options = {"keep_default_na": False, "encoding": encoding}
+    options = {"keep_default_na": False, "encoding": "utf-8-sig", **options}
     table = pandas.read_csv(path, dtype=dict.fromkeys(texts, str), **options)
     if not isinstance(table.index, pandas.RangeIndex):
         raise ValueError(f"the rows of {path} have more cells than its header")
@@ -61,10 +62,10 @@ def read_table(path, target, categories=(), drop=(), encoding="utf-8-sig"):
         numbers = pandas.to_numeric(column, errors="coerce").astype(float)
         if not np.isfinite(numbers).all():
             row = np.isfinite(numbers).argmin()
-            fix = "make it a number, or name the column in categories or drop"
+            fix = "fill it with a number, leave out the row, or name the column in categories or drop"
             raise ValueError(f"{name!r} has {column[row]!r} in row {row + 2}: {fix}")
-        if column.dtype.kind == "i" and numbers.abs().max() > 2**24:
-            raise ValueError(f"{name!r} has whole numbers of more than 7 digits, which float32 rounds")
+        if name != target and column.dtype.kind in "iu" and numbers.abs().max() > 2**24:
+            raise ValueError(f"{name!r} has whole numbers above 16,777,216, which float32 rounds")
         print(f"{name}: numbers from {numbers.min():g} to {numbers.max():g}")
     x = table.drop(columns=[target, *drop])
     if categories:  # each value becomes a column of zeros and ones
@@ -74,7 +75,7 @@ def read_table(path, target, categories=(), drop=(), encoding="utf-8-sig"):
 
 # %%
 def make_flats():  # a table to try the template with
-    rng, path = np.random.default_rng(0), f"{tempfile.mkdtemp()}/flats.csv"
+    rng, path = np.random.default_rng(0), f"{tempfile.mkdtemp()}/made-up-flats.csv"
     size, district = rng.uniform(25, 140, 900), rng.choice(["north", "south", "port"], 900)
     price = 40 + 3 * size + 90 * (district == "port") + rng.normal(0, 25, 900)
     pandas.DataFrame({"size": size, "district": district, "price": price}).to_csv(path, index=False)
@@ -82,6 +83,8 @@ def make_flats():  # a table to try the template with
 
 
 path = given.path or make_flats()
+if last and last.dataset != Path(path).stem:
+    sys.exit(f"the last run of {NAME!r} had the data {last.dataset!r}: give their path, or no --resume")
 table, x = read_table(path, target="price", categories=["district"])
 y = table["price"].astype("float32")
 rows = TensorDataset(torch.tensor(x.to_numpy()), torch.tensor(y.to_numpy()))
@@ -95,8 +98,9 @@ class Network(nn.Module):
     def __init__(self, x, y, width):
         super().__init__()
         for name, rows in (("x", x), ("y", y)):  # scales of the training rows, saved with the weights
+            std = rows.std(dim=0)
             self.register_buffer(f"{name}_mean", rows.mean(dim=0))
-            self.register_buffer(f"{name}_std", rows.std(dim=0) + 1e-6)
+            self.register_buffer(f"{name}_std", torch.where(std > 0, std, 1.0))  # some columns are constant
         self.layers = nn.Sequential(nn.Linear(x.shape[1], width), nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, x):
@@ -130,7 +134,7 @@ def train_loop(config):
         if world > 1:
             loader.sampler.set_epoch(epoch)  # else each epoch has the same order
         for x, y in loader:
-            loss = nn.functional.mse_loss(model(x), y)
+            loss = nn.functional.mse_loss(model(x), y) / plain.y_std**2  # 1 if it predicts the mean
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -10,13 +10,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pandas
 import ray.train
 import torch
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset, random_split
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from course import datasets
 from labkit import runs
@@ -28,11 +29,11 @@ NAME = "text"
 CONFIG = {"epochs": 10, "batch_size": 16, "lr": 0.01, "width": 64, "seed": 0}
 parser = argparse.ArgumentParser()
 parser.add_argument("path", nargs="?", help="your data; without it, sentences that ship with the lab")
-parser.add_argument("--seed", type=int, default=CONFIG["seed"], help="of the weights and the validation rows")
+parser.add_argument("--seed", type=int, default=CONFIG["seed"], help="of the weights and of the order")
 parser.add_argument("--resume", action="store_true", help="continue the last run after its latest checkpoint")
 given = parser.parse_args([] if "ipykernel" in sys.modules else None)  # in a notebook: ["plays.txt"]
 last = runs.latest(NAME, state=None) if given.resume else None
-CONFIG["seed"] = last.config["seed"] if last else given.seed  # else other rows would be for validation
+CONFIG["seed"] = last.config["seed"] if last else given.seed
 
 
 # %% [markdown]
@@ -47,11 +48,14 @@ CONFIG["seed"] = last.config["seed"] if last else given.seed  # else other rows 
 # %%
 def read_text(path, encoding="utf-8"):
     """Return the text of a file, whose lines all have this encoding."""
-    lines = Path(path).read_bytes().splitlines(keepends=True)
+    content = Path(path).read_bytes()
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ValueError(f"{path} is UTF-16: write it in UTF-8")
+    lines = content.splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         is_utf8 = line.decode("utf-8", errors="ignore").encode() == line
         if encoding == "utf-8" and not is_utf8:
-            fix = 'if all lines are like that, pass encoding="latin-1", else write the file in UTF-8'
+            fix = 'if all lines are like that, pass encoding="cp1252", else write the file in UTF-8'
             raise ValueError(f"line {number} isn't UTF-8: {line[:60]}; {fix}")
         if encoding != "utf-8" and is_utf8 and not line.isascii():
             raise ValueError(f"line {number} is UTF-8, and would become {line.decode(encoding)[:60]!r}")
@@ -60,7 +64,7 @@ def read_text(path, encoding="utf-8"):
 
 def rows_of(text, length):
     """Return x, the bytes of the text in rows of this length, and y, the byte after each of them."""
-    tokens = torch.tensor(list(text.encode()))
+    tokens = torch.frombuffer(bytearray(text, "utf-8"), dtype=torch.uint8).long()
     count = (len(tokens) - 1) // length
     return tokens[: count * length].view(count, length), tokens[1 : count * length + 1].view(count, length)
 
@@ -69,15 +73,18 @@ def rows_of(text, length):
 def make_sentences():  # a text to try the template with
     shipped = pandas.read_table(datasets.shipped("sentences.tsv"), names=["label", "text"], quoting=3)
     path = Path(tempfile.mkdtemp(), "sentences.txt")
-    path.write_text("\n".join(shipped["text"]), encoding="utf-8")
+    path.write_text("\n".join(shipped["text"].sample(frac=1, random_state=0)), encoding="utf-8")
     return path
 
 
 path = given.path or make_sentences()
+if last and last.dataset != Path(path).stem:
+    sys.exit(f"the last run of {NAME!r} had the data {last.dataset!r}: give their path, or no --resume")
 rows = TensorDataset(*rows_of(read_text(path), length=64))
-rest, test = random_split(rows, [0.8, 0.2], torch.Generator().manual_seed(0))  # the same for every seed
-split = torch.Generator().manual_seed(CONFIG["seed"])
-train, valid = random_split(rest, [0.8, 0.2], split)  # the validation rows choose the checkpoint
+# A row goes on where the one before ended, so each part is one piece of the text. The validation rows choose
+# the checkpoint.
+ends = [int(0.64 * len(rows)), int(0.8 * len(rows))]
+train, valid, test = (Subset(rows, part.tolist()) for part in np.split(np.arange(len(rows)), ends))
 
 
 # %%
@@ -165,7 +172,7 @@ print(runs.table(NAME)[["started", "state", "lr", "width", "seed", "perplexity",
 
 # %%
 # What the model makes of the beginning of a test row.
-tokens = test[:1][0][:, :20]
+tokens = test[0][0][None, :20]
 with torch.no_grad():
     for _ in range(60):
         tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(dim=2)], dim=1)
