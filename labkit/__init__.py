@@ -1,4 +1,4 @@
-"""labkit: the helper package of the lessons. It keeps what they do not teach out of their cells.
+"""labkit: follow a distributed training from a notebook, from outside. The lessons use it, too.
 
 Nothing heavy is imported here. Each topic is a package: ``from labkit import cluster``.
 """

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import ray
+import torch
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, ResourceChangingScheduler
 
@@ -173,6 +174,21 @@ PHRASES = {
         "labkit/train/hang.py",
         "which thread runs the loop",
     ),
+    # Attributes of objects that only a run has: without one, each run in a lab's own cluster fails.
+    **{
+        (f"train/v2/_internal/{file}.py", f"self.{name}"): (
+            "labkit/local/forkserver/shorter_start.py",
+            "each run in a cluster that the lab starts fails: leave out the function that has it",
+        )
+        for file, names in {
+            "execution/controller/controller": ("_health_check_interval_s = ", "_worker_group"),
+            "execution/controller/placement_group_cleaner": ("_stop_event = ", "_check_interval_s = "),
+            "callbacks/placement_group_callback": ("_cleaner",),
+            "callbacks/preemption_callback": ("_poll_interval_s",),
+            "callbacks/datasets": ("_datasets", "_dataset_names = ", "_cached_dataset_shards"),
+        }.items()
+        for name in names
+    },
     **{place: ("labkit/_ray.py", lost) for place, lost in _ray.TEXTS.items()},
     **{place: ("labkit/_tune.py", lost) for place, lost in _tune.TEXTS.items()},
 }
@@ -216,6 +232,17 @@ def test_a_phrase_is_still_in_rays_files(path, phrase):
     with source.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
         there = content.find(phrase.encode()) >= 0
     assert there, gone(f"ray.{path}: {phrase!r}", file, lost)
+
+
+def test_torchs_loaders_still_have_what_only_their_iterators_show():
+    loader = torch.utils.data.DataLoader([1, 2], batch_size=2)
+    iterator = iter(loader)
+    owners = {
+        loader: ["_auto_collation", "_index_sampler"],
+        iterator: ["_dataset_kind", "_dataset_fetcher", "_collate_fn"],
+    }
+    missing = [name for owner, names in owners.items() for name in names if not hasattr(owner, name)]
+    assert not missing, gone(f"torch.utils.data {missing}", "labkit/worker/rows.py", "rows")
 
 
 @pytest.mark.parametrize("name", connection.FORKED)

@@ -27,7 +27,18 @@ TESTED = ROOT / ".ci" / "tested"
 LEFT = "left for make test-all: the hour of .ci/run is over"
 
 # A change of one of these asks for all deep tests.
-EVERYTHING = ("labkit/settings.py", "labkit/local/", "pyproject.toml", "constraints.txt")
+EVERYTHING = (
+    "labkit/_ray.py",
+    "labkit/_tune.py",
+    "labkit/_spark.py",
+    "labkit/_jupyter.py",
+    "labkit/settings.py",
+    "labkit/local/",
+    "pyproject.toml",
+    "constraints.txt",
+    "conftest.py",
+    "tests/support/",
+)
 
 # In the names of tests that need TensorFlow, which has no wheel for Python 3.14 yet.
 TENSORFLOW = ("keras", "tensorflow", "lesson_04") if sys.version_info >= (3, 14) else ()

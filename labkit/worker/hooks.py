@@ -3,10 +3,10 @@
     with following(tracker, train_loop):
         train_loop(config)
 
-**The hooks look on and change nothing.** ``iter()`` happens when the loop calls it, the loop gets the
-loader's own iterator, and what can be iterated twice still can. Only the thread that runs the loop is
-followed, and in it only the outermost iterator: the loaders of Ray and accelerate wrap another one and
-fetch one batch ahead.
+**The hooks look on.** ``iter()`` happens when the loop calls it, the loop gets the loader's own iterator (or,
+of a generator, a wrapper with the same batches), and what can be iterated twice still can. Only the thread
+that runs the loop is followed, and in it only the outermost iterator: the loaders of Ray and accelerate wrap
+another one and fetch one batch ahead.
 
 - A *step* is an outermost step of an optimizer (ZeRO has one inside), at most one for each batch (a GAN has
   two optimizers). A loop without a loader has steps alone.

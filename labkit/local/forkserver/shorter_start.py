@@ -1,7 +1,8 @@
 """Less to start and to wait for in a run of Ray Train: most of a short run was that.
 
 The fork server imports this after Ray Train, so its forks have it. Nothing that a run can do is missing: what
-isn't needed at the start comes after it. With a Ray whose classes have other names a run only takes longer.
+isn't needed at the start comes after it. With a Ray whose methods have other names a run only takes longer;
+of the attributes that only its objects have, `tests/test_private_names.py` looks at each.
 """
 
 import contextlib
