@@ -81,7 +81,7 @@ path = given.path or make_sentences()
 if last and last.dataset != Path(path).stem:
     sys.exit(f"the last run of {NAME!r} had the data {last.dataset!r}: give their path, or no --resume")
 rows = TensorDataset(*rows_of(read_text(path), length=64))
-# A row goes on where the one before ended, so each part is one piece of the text. The validation rows choose
+# A row continues the one before, so each part is one piece of the text. The validation rows choose
 # the checkpoint.
 ends = [int(0.64 * len(rows)), int(0.8 * len(rows))]
 train, valid, test = (Subset(rows, part.tolist()) for part in np.split(np.arange(len(rows)), ends))
