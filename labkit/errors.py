@@ -81,5 +81,6 @@ def expect_installed(attempt: str, *modules: str) -> None:
     """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
-        fact = f"{' and '.join(missing)} can't be imported here"
+        is_or_are = "is" if len(missing) == 1 else "are"
+        fact = f"{' and '.join(missing)} {is_or_are} not installed"
         raise LabError(attempt, fact, f"{sys.executable} -m pip install {' '.join(missing)}")

@@ -140,7 +140,7 @@ def test_a_run_on_a_plain_ray_in_a_terminal(environment, declared, home):
     done = run(environment(*declared, *ENGINES), PROGRAM, home)
     assert "record: finished 2 True" in done.stdout, done.stdout + done.stderr[-3000:]
     assert "light: epoch 2/2 · loss" in done.stdout
-    assert "s3fs can't be imported here" in done.stdout and "-m pip install s3fs" in done.stdout
+    assert "s3fs is not installed" in done.stdout and "-m pip install s3fs" in done.stdout
 
 
 def test_a_run_on_a_cluster_of_a_plain_ray_start(environment, declared, home):
