@@ -1,5 +1,6 @@
 """The build of lessons: what it makes, what it refuses, and that it never loses a learner's work."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import lesson
 from labkit.errors import LabError
 
 pytestmark = pytest.mark.slow
+
+EXAMPLES = build.FOLDER.parent / "docs" / "examples"
 
 
 HEAD = """\
@@ -233,3 +236,23 @@ def test_the_tree_has_what_the_lessons_build_and_no_outputs_are_committed(root):
     for name in git("ls-files", "--", "notebooks/*.ipynb").split():
         for cell in nbformat.reads(git("show", f":{name}"), as_version=4).cells:
             assert not cell.get("outputs") and not cell.get("execution_count"), f"{name}: {cell.source[:60]}"
+
+
+def imports(text: str) -> set[str]:
+    """Return the lines that import something of the kit's packages."""
+    return set(re.findall(r"(?m)^from (?:labkit|course)\b.*$", text))
+
+
+@pytest.mark.parametrize("page", sorted(EXAMPLES.glob("*.md")), ids=lambda page: page.stem)
+def test_an_example_imports_what_its_lesson_does(page):
+    """Examples are written once a release; what they import must be there in between, too."""
+    solved = nbformat.read(build.FOLDER / "solutions" / f"{page.stem}.ipynb", as_version=4)
+    code = "\n".join(cell.source for cell in solved.cells if cell.cell_type == "code")
+    assert imports(page.read_text(encoding="utf-8")) == imports(code)
+    assert imports(code)
+
+
+def test_each_recipe_is_in_their_index():
+    index = (build.FOLDER / "recipes" / "README.md").read_text(encoding="utf-8")
+    names = [path.stem for path in build.recipes()]
+    assert sorted(re.findall(r"\((\w+)\.ipynb\)", index)) == sorted(names)
