@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXECUTED, SITE = ROOT / "artefacts" / "solutions", ROOT / "build" / "site"
 PARTS = {  # of the table of contents
     "Lessons": ["notebooks/tour.ipynb", "notebooks/[0-9]*.ipynb"],
-    "Recipes": ["notebooks/recipes/*.ipynb"],
+    "Recipes": ["notebooks/recipes/README.md", "notebooks/recipes/*.ipynb"],
     "Using the lab": [
         "docs/setups/*.md",
         "docs/troubleshooting.md",
@@ -161,7 +161,7 @@ def make(executed: Path, site: Path, *, repository: str = "", branch: str = "mai
         told += " · its outputs here come from the last test, on two cores"
         shown.cells.insert(1, new_markdown_cell(told))
         nbformat.write(shown, source / "notebooks" / name)
-    (source / "notebooks" / "recipes").mkdir()
+    (source / "notebooks" / "recipes").mkdir(exist_ok=True)
     for recipe in (build.FOLDER / "recipes").glob("*.ipynb"):  # without outputs
         shown = nbformat.read(recipe, 4)
         shown.metadata.language_info.pygments_lexer = "ipython3"
