@@ -16,7 +16,7 @@ from labkit._ray import LOW_MEMORY
 
 _WAIT = 0.5  # seconds for the fork server to notice the end of a process
 _BUSY = 20.0  # seconds that it may import something meanwhile
-_ASKED = 5  # seconds that Ray's dashboard has to answer
+_ASKED = 10  # seconds that Ray's dashboard has to answer
 _DETAIL_SHOWN = 200  # characters
 
 
