@@ -345,15 +345,15 @@ def measured(case: Case, settings: Settings, kept: Path | None, *, predicts: boo
         found = json.loads(kept.read_text())
         row = judge(case, RunRecord.from_json(json.dumps(found["record"])))
         return row | {"healthy_epoch": found["healthy_epoch"]}
-    neighbours = predicts and case.name not in TAKES_NO_TIME
-    others = [run(case, settings, fault=False)] if neighbours else []
+    is_compared = predicts and case.name not in TAKES_NO_TIME
+    without = [run(case, settings, fault=False)] if is_compared else []
     record = run(case, settings)
-    if neighbours:
-        others.append(run(case, settings, fault=False))
+    if is_compared:
+        without.append(run(case, settings, fault=False))
     elif case.name == "healthy":
-        others = [record]
+        without = [record]
     row = judge(case, record)
-    row["healthy_epoch"] = mean(map(seconds_per_epoch, others)) if others else None
+    row["healthy_epoch"] = mean(map(seconds_per_epoch, without)) if without else None
     if kept is not None:
         found = {"record": json.loads(record.to_json()), "healthy_epoch": row["healthy_epoch"]}
         kept.write_text(json.dumps(found))

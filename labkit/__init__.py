@@ -1,4 +1,4 @@
-"""labkit: follow a distributed training from a notebook, from outside. The lessons use it, too.
+"""labkit: follow distributed training from a notebook, from outside. The lessons use it, too.
 
 Nothing heavy is imported here. Each topic is a package: ``from labkit import cluster``.
 """

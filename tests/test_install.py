@@ -39,8 +39,8 @@ def test_macos_needs_no_index_of_its_own_and_another_word_is_refused():
 
 def test_without_an_answer_pip_installs_what_it_finds():
     assert not install.answers("http://127.0.0.1:9", 1)
-    assert len(install.commands("cpu", "x", index_answers=False)) == 1
-    assert len(install.commands("cuda", "x", index_answers=True)) == 1
+    assert install.cpu_index({"TORCH": "cpu", "TORCH_INDEX": "http://127.0.0.1:9"}) is None
+    assert len(install.commands(None)) == 1
 
 
 @pytest.fixture
@@ -67,7 +67,9 @@ def index(tmp_path):
 
 def test_the_build_for_cpus_comes_from_the_index_that_has_it(index, tmp_path):
     assert install.answers(index)
-    first, rest = install.commands("cpu", index, index_answers=True)
+    assert install.cpu_index({"TORCH": "cpu", "TORCH_INDEX": index}) == index
+    assert install.cpu_index({"TORCH": "cuda", "TORCH_INDEX": index}) is None
+    first, rest = install.commands(index)
     assert PIN in first and "--editable" in rest
     command = [sys.executable, "-m", "pip", *first, "--target", str(tmp_path / "there"), "--isolated"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

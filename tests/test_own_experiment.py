@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import jupytext
@@ -44,6 +45,13 @@ def cells_of(name: str) -> tuple[str, str]:
     text = (TEMPLATES / name).read_text(encoding="utf-8")
     (reading,) = re.findall(r"# %%\n(def read_.*?)\n\n\n# %%", text, re.DOTALL)
     return text.partition("\nNAME = ")[0], reading
+
+
+def code_below(heading: str) -> list[str]:
+    """Return the blocks of Python in a section of the README."""
+    text = (TEMPLATES / "README.md").read_text()
+    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 
 
 def test_lesson_10_reads_its_table_as_the_template_does():
@@ -108,6 +116,24 @@ def test_what_a_table_would_lose_in_silence_is_refused(tmp_path, text, options, 
             reader("table.py")["read_table"](path, target="price", **options)
 
 
+def test_a_large_target_may_lose_its_last_digits(tmp_path):
+    (tmp_path / "flats.csv").write_text("size,price\n70,16777217\n80,2\n")
+    table, _ = reader("table.py")["read_table"](tmp_path / "flats.csv", target="price")
+    assert table["price"].tolist() == [16777217, 2]
+
+
+def test_gaps_are_filled_as_the_readme_shows(tmp_path):
+    (tmp_path / "flats.csv").write_text("size,price\n70,1\n,2\nNA,3\n")
+    imports, reading = cells_of("table.py")
+    (lines,) = code_below("Fill gaps")
+    read = "    table = pandas.read_csv(path, dtype=dict.fromkeys(texts, str), **options)\n"
+    assert read in reading
+    space: dict = {}
+    exec(f"{imports}\n{reading.replace(read, read + textwrap.indent(lines, '    '))}", space)
+    _, x = space["read_table"](tmp_path / "flats.csv", target="price")
+    assert x.to_dict("list") == {"size": [70, 60, 60], "size_unknown": [0, 1, 1]}
+
+
 def test_a_code_that_is_read_as_a_number_is_shown(tmp_path, capsys):
     (tmp_path / "flats.csv").write_text(FLATS, encoding="utf-8")
     read_table = reader("table.py")["read_table"]
@@ -133,7 +159,10 @@ def test_images_show_their_colours_whatever_their_file(tmp_path, capsys):
     (tmp_path / "b" / "Thumbs.db").write_bytes(b"x")
     x, y, classes = read_images(tmp_path, size=(8, 4))
     assert (x.shape, x.dtype, y.tolist(), classes) == ((5, 4, 8, 3), np.uint8, [0, 0, 0, 0, 1], ["a", "b"])
-    assert np.abs(x[:4].reshape(-1, 3) - [255.0, 0, 0]).max() <= 2  # a JPEG is nearly that
+    palette, phone, turned, plain = x[:4]
+    exact = np.stack([palette, turned, plain])
+    assert np.unique(exact.reshape(-1, 3), axis=0).tolist() == [[255, 0, 0]]
+    assert np.abs(phone - [255.0, 0, 0]).max() <= 2  # a JPEG is nearly that
     assert np.unique(x[4]).tolist() == [255]
     assert read_images(tmp_path, size=(8, 4), mode="L")[0].shape == (5, 4, 8)
     assert "a: 4 images\nb: 1 images\n" in capsys.readouterr().out
@@ -247,13 +276,6 @@ def test_a_table_and_a_run_of_it_that_was_killed_resumes(here, home):
     assert epochs == list(range(epochs[0], 60)) and epochs[0] >= 1
     # The test rows were measured with the best checkpoint, and only that and the latest are kept.
     assert resumed.metrics["rmse"] < 40
-
-
-def code_below(heading: str) -> list[str]:
-    """Return the blocks of Python in a section of the README."""
-    text = (TEMPLATES / "README.md").read_text()
-    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 
 
 def test_classes_from_a_table_and_predictions_of_new_rows(here):

@@ -99,8 +99,8 @@ def download(folder: Path) -> Path:
     command += ["--constraint", str(ROOT / "constraints.txt"), "--find-links", str(folder)]
     folder.mkdir(parents=True, exist_ok=True)
     calls = [[*command, "--wheel-dir", str(fresh), *wanted, *project["build-system"]["requires"]]]
-    index = os.environ.get("TORCH_INDEX", install.INDEX)
-    if install.chosen_build(dict(os.environ)) == "cpu" and install.answers(index):
+    index = install.cpu_index(os.environ)
+    if index is not None:
         # The second call finds this wheel in the folder, and prefers it: 2.13.0+cpu is later than 2.13.0.
         calls.insert(0, [*command, "--wheel-dir", str(folder), *install.torch_from(index)])
     for call in calls:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def has_nvidia_device() -> bool:
     return bool(tool) and subprocess.run([tool, "--list-gpus"], capture_output=True).stdout.startswith(b"GPU")
 
 
-def chosen_build(variables: dict[str, str], platform: str = sys.platform) -> str:
+def chosen_build(variables: Mapping[str, str], platform: str = sys.platform) -> str:
     """Return ``cpu`` or ``cuda``: what TORCH asks for, else what the devices ask for.
 
     Raises:
@@ -57,17 +58,22 @@ def answers(index: str, seconds: float = _SECONDS) -> bool:
         return False
 
 
+def cpu_index(variables: Mapping[str, str]) -> str | None:
+    """Return PyTorch's own index, if the chosen build comes from there and it answers; else None."""
+    index = variables.get("TORCH_INDEX", INDEX)
+    return index if chosen_build(variables) == "cpu" and answers(index) else None
+
+
 def torch_from(index: str) -> list[str]:
     """Return pip's options for torch alone from an index of PyTorch's, which has little else."""
     (pin,) = re.findall(r"(?m)^torch==\S+", (ROOT / "constraints.txt").read_text())
     return ["--no-deps", "--index-url", index, pin]
 
 
-def commands(build: str, index: str, *, index_answers: bool) -> list[list[str]]:
-    """Return pip's arguments, a list per call."""
-    first = ["install", *torch_from(index)]
+def commands(index: str | None) -> list[list[str]]:
+    """Return pip's arguments, a list per call; torch has a call of its own if it comes from an index."""
     rest = ["install", "--constraint", "constraints.txt", "--editable", EVERYTHING]
-    return [first, rest] if build == "cpu" and index_answers else [rest]
+    return [rest] if index is None else [["install", *torch_from(index)], rest]
 
 
 def installed() -> str:
@@ -79,17 +85,15 @@ def installed() -> str:
 
 
 def main() -> None:
-    build = chosen_build(dict(os.environ))
-    index = os.environ.get("TORCH_INDEX", INDEX)
-    reached = build == "cpu" and answers(index)
-    if reached:
+    index = cpu_index(os.environ)
+    if index is not None:
         choice = "torch's build for CPUs"
-    elif build == "cpu":
+    elif chosen_build(os.environ) == "cpu":
         choice = "what pip finds: torch's index for CPUs doesn't answer"
     else:
         choice = "torch as pip finds it"
     print(f"installing {choice} (TORCH=cpu or TORCH=cuda decides), and the lab", flush=True)
-    for arguments in commands(build, index, index_answers=reached):
+    for arguments in commands(index):
         done = subprocess.run([sys.executable, "-m", "pip", *arguments], cwd=ROOT)
         if done.returncode:
             raise SystemExit(done.returncode)

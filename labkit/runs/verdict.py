@@ -239,7 +239,10 @@ def verdict(parts: Mapping[str, Any], *, start: float | None = None, total: floa
         return _unknown("what was slow changed during the run", shares=shares, epoch=epoch)
     sentence = ". ".join(_sentence(cause, epoch) for cause in causes) or _healthy(search)
     if search.queue >= _BUSY_MACHINE:
-        sentence += f"; for {search.queue:.0%} of the time, {search.who_has_the_core}"
+        is_crowded = max(crowds.values(), default=1.0) > 1
+        waited = "ranks waited for a core, as there are more ranks than cores"
+        sentence += f"; for {search.queue:.0%} of the time, "
+        sentence += waited if is_crowded else "other programs had the core"
     return Verdict(causes[0].name if causes else "healthy", sentence, tuple(causes), epoch, shares)
 
 
@@ -259,12 +262,6 @@ class _Search:
         self.stretches = [Stretch(samples, *pair, crowds) for pair in itertools.pairwise(cuts)]
         self.wall = self.whole.longest("wall")
         self.queue = self.share_of("queue")
-        is_crowded = max(crowds.values(), default=1.0) > 1
-        self.who_has_the_core = (
-            "ranks waited for a core, as there are more ranks than cores"
-            if is_crowded
-            else "other programs had the core"
-        )
         self.epoch = _epoch_length(next(iter(samples.values())))  # in steps
         self.mixed = False  # whether a cause was there for a part of the run only
 

@@ -359,10 +359,11 @@ def why_failed(trial: Any) -> TrialFailure:
         )
     fixes = [known_fix(text)]
     if ends.is_an_end(text):
-        log = ends.log_of(ends.process_of(text))
+        pid = ends.process_of(text)
+        log = ends.log_of(pid)
         if not fixes[0]:
             fixes = [f"the last lines of {log} say more" if log else "", _TRY_APART]
-        return TrialFailure(f"its process is gone: {ends.how_it_ended(text)}", _joined(fixes))
+        return TrialFailure(f"its process is gone: {ends.how_it_ended(text, pid)}", _joined(fixes))
     # Tune copies an exception; that raises another one where its __init__ needs more than a message.
     chain = _CHAIN.split(text)
     own = [part for part in chain if tracebacks.shows_own(part)]
