@@ -14,7 +14,7 @@ from labkit.panel.shown import Curve, Plot
 _WIDTH = 300.0
 _HEIGHT = 150.0
 _TOP = 22.0
-_LEFT = 40.0  # room for -6.416
+_LEFT = 34.0
 _BOTTOM = _HEIGHT - 28
 _CHARACTER = 5.6  # mean width of a letter
 _PALE = {"width": 1, "opacity": 0.4}
