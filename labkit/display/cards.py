@@ -48,7 +48,8 @@ color:inherit;border:0}
 .labkit td,.labkit th{text-align:left!important;padding:2px 8px 2px 0!important;font-weight:400;border:0;
 background:none;vertical-align:top}
 .labkit th{color:var(--lk-dim)}.labkit tr{background:none!important}
-.labkit svg{display:block;width:100%;height:auto;overflow:visible}.labkit text{fill:var(--lk-dim);font-size:10px;
+.labkit svg{display:block;width:100%;height:auto;overflow:visible}
+.labkit text{fill:var(--lk-dim);font-size:10px;
 paint-order:stroke;stroke:var(--jp-layout-color1,transparent);stroke-width:3px}
 .labkit .lk-pad{padding:8px 12px 6px}.labkit .lk-pad>table{width:auto}
 .labkit .lk-pad td,.labkit .lk-pad th{padding-right:20px!important}
