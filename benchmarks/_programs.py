@@ -16,7 +16,7 @@ from labkit.settings import Settings
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 _SEEN = "seen "
-_ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 # JupyterLab asks for ``jsonschema[format-nongpl]``: that installs rfc3987-syntax and lark, and every process
 # of Ray that imports jsonschema compiles a grammar. The lab's constraints hold jsonschema back, so stock Ray
 # gets these from a folder of their own on its PYTHONPATH.
@@ -56,7 +56,7 @@ def run(command: list[str], environment: Mapping[str, str] | None = None) -> lis
     Without an environment, it has this process's one, one thread, and this folder's modules.
     """
     if environment is None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(_ROOT)}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "ignore", *command]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     if done.returncode:

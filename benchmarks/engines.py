@@ -1,50 +1,69 @@
-"""Six ways to launch the same training: one process, torchrun, Ray Train twice, TorchDistributor twice.
+"""Five ways to launch the same training: one process, torchrun, Ray Train, TorchDistributor in two modes.
 
     .venv/bin/python -m benchmarks engines [--rows 60000] [--repeat 3] [--epochs 3] [--json FILE]
 
-Each launch is a whole program from nothing to its end (`_engines/programs`), all with the same rows in the
-same global batches of 128. In each round all are run, in turn; the table shows medians, the spread is
-below it. A figure is shown only if all came to the same weights. Afterwards each is run once more,
-and its last rank is killed with SIGKILL. The last line is ``engines: ratio=…``, the whole program of Ray
-Train with a DataLoader over that of torchrun. With ``--no-deaths`` no rank is killed.
-
-Ray starts as the lab starts it, its workers forked with their imports done; LABKIT_PRELOAD=0 leaves that out.
+Each is a whole program (`_engines.py`) from nothing to its end, all with the same rows in the same global
+batches of 128; cluster and session are started by it. In each round all come in turn. A figure counts only
+if all came to the same weights. The last line is ``engines: ratio=…``, the whole program of Ray Train over
+that of torchrun.
 """
 
-from dataclasses import asdict
+import tempfile
+import time
+from pathlib import Path
 
-from benchmarks._engines.comparison import run
-from benchmarks._engines.launch import ENGINES
-from benchmarks._paired import Results, parser
+from benchmarks import _programs
+from benchmarks._engines import WAYS
+from benchmarks._paired import Results, measure, parser
+from benchmarks.torch_throughput import rows_folder
 from labkit.settings import Settings
 
-_LAB = "Ray Train, DataLoader"
-_OTHER = "torchrun"
+_TOLERANCE = 1e-3  # the largest difference of a weight, as a share of the largest change in the training
+
+
+def run(way: str, folder: str, epochs: int, home: Path) -> dict[str, float]:
+    """Run a program, and return the seconds until its first step, of its last epoch, and of all."""
+    launcher = _programs.TORCHRUN if way == "torchrun" else ()
+    environment = _programs.lab_environment(home) | {"PYTHONPATH": str(_programs.ROOT)}
+    del environment["OMP_NUM_THREADS"]  # each launcher sets it in its own way
+    began = time.time()
+    (seen,) = _programs.run([*launcher, "-m", "benchmarks._engines", way, folder, str(epochs)], environment)
+    return {
+        "first step": seen["first step at"] - began,
+        "last epoch": seen["last epoch"],
+        "whole program": time.time() - began,
+    }
+
+
+def require_equal_weights(folder: str) -> None:
+    """End the benchmark if two programs came to other weights, since then they did other work."""
+    import torch
+
+    from benchmarks._models import mlp
+    from course.models.torch import parameter_distance
+
+    weights = {way: torch.load(Path(folder, f"{way}.pt"), weights_only=True) for way in WAYS}
+    first = weights["one process"]
+    change = parameter_distance(first, mlp(seed=0))
+    for way in WAYS:
+        difference = parameter_distance(first, weights[way])
+        print(f"  {way}: weights differ by up to {difference:.1e}, the training changed them by {change:.2f}")
+        if not difference <= _TOLERANCE * change:
+            raise SystemExit(f"{way} did not train the same model")
 
 
 def main() -> None:
     options = parser(__doc__, repeat=3, rows=60_000)
     options.add_argument("--epochs", type=int, default=3)
-    options.add_argument("--no-deaths", action="store_true", help="kill no rank")
     options = options.parse_args()
-    settings = Settings.from_env()
-    names = [engine.name for engine in ENGINES]
-    comparison = run(
-        rows=options.rows,
-        epochs=options.epochs,
-        rounds=options.repeat,
-        kill_rank_of=[] if options.no_deaths else names,
-        settings=settings,
-        log=lambda line: print(line, flush=True),
-    )
-    print(f"\n{comparison}")
-    results = Results("engines", ours=_LAB)
-    for result in comparison.results:
-        results.append("first step", result.engine, result.first_step)
-        results.append("last epoch", result.engine, options.rows / result.rows_per_second[-1])
-        results.append("whole program", result.engine, result.total_seconds)
-    results.details["comparison"] = asdict(comparison)
-    results.finish(results.ratio("whole program", _OTHER), json=options.json)
+    rows = options.rows // 128 * 128  # else the ranks' last batches differ from those of one process
+    folder = rows_folder(Settings.from_env(), rows)
+    results = Results("engines", ours="Ray Train")
+    with tempfile.TemporaryDirectory(prefix="lkb", ignore_cleanup_errors=True) as home:
+        ways = {way: lambda way=way: run(way, folder, options.epochs, Path(home)) for way in WAYS}
+        measure(ways, results, options.repeat)
+    require_equal_weights(folder)
+    results.finish(results.ratio("whole program", "torchrun"), json=options.json, rows=rows)
 
 
 if __name__ == "__main__":

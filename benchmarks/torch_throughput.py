@@ -35,7 +35,7 @@ from benchmarks._ray import WORKERS, fit
 from labkit.local import cluster
 from labkit.settings import Settings
 
-_GLOBAL_BATCH = 128
+GLOBAL_BATCH = 128
 _PIECE = 8192  # rows in a large piece
 
 
@@ -85,12 +85,12 @@ def loader_of(folder: str) -> Any:
 
     rows = TensorDataset(*tensors(folder))
     sampler = DistributedSampler(rows, shuffle=False)
-    return DataLoader(rows, batch_size=_GLOBAL_BATCH // WORKERS, sampler=sampler)
+    return DataLoader(rows, batch_size=GLOBAL_BATCH // WORKERS, sampler=sampler)
 
 
 def cut(pieces: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
     """Yield the batches of a worker from large pieces."""
-    size = _GLOBAL_BATCH // WORKERS
+    size = GLOBAL_BATCH // WORKERS
     for piece in pieces:
         yield from zip(piece["image"].split(size), piece["label"].split(size), strict=True)
 
@@ -115,7 +115,7 @@ def ray_loop(config: dict[str, Any]) -> list[float]:
         return cut(pieces)
 
     def fetched() -> Iterable[tuple[Any, Any]]:
-        return cut(shard.iter_torch_batches(batch_size=_GLOBAL_BATCH // WORKERS))
+        return cut(shard.iter_torch_batches(batch_size=GLOBAL_BATCH // WORKERS))
 
     return train(model, config["epochs"], kept if config["feed"] == "recipe" else fetched)
 
@@ -150,7 +150,7 @@ def alone(folder: str, epochs: int) -> None:
     x, y = tensors(folder)
 
     def batches() -> Iterable[tuple[Any, Any]]:
-        return zip(x.split(_GLOBAL_BATCH), y.split(_GLOBAL_BATCH), strict=True)
+        return zip(x.split(GLOBAL_BATCH), y.split(GLOBAL_BATCH), strict=True)
 
     _programs.show(train(mlp(seed=0), epochs, batches))
 

@@ -1,6 +1,6 @@
-"""The cost of a sweep: the recipe of lesson 05 against Ray's and Tune's defaults, and the panel next to it.
+"""The cost of a sweep: the recipe of lesson 05 against Ray's and Tune's defaults.
 
-    .venv/bin/python -m benchmarks tune_sweep [--repeat 3] [--trials 32] [--cheap 200] [--json FILE]
+    .venv/bin/python -m benchmarks tune_sweep [--repeat 3] [--trials 32] [--json FILE]
 
 In each round both ways sweep the digits, with the same seed, each in a process and a cluster of its own:
 
@@ -9,25 +9,20 @@ In each round both ways sweep the digits, with the same seed, each in a process 
 - defaults: `ray.init()`, no setting of the lab, and for each trial a process that imports and loads the
   images for itself.
 
-The start of the cluster is not counted. Then, in a cluster of the lab, a sweep of cheap trials with the
-panel's widgets drawn, and the same without it: the panel's own cost is the time that Tune's loop spent in
-its call-backs, and the CPU time of the thread that draws, over the whole time. The last line is
-``tune_sweep: ratio=…``, seconds of the recipe over those of the defaults.
+The start of the cluster is not counted. The last line is ``tune_sweep: ratio=…``, seconds of the recipe over
+those of the defaults.
 """
 
 import contextlib
 import functools
-import io
-import logging
 import os
-import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from benchmarks import _programs
-from benchmarks._paired import Results, measure, parser, rounds
+from benchmarks._paired import Results, measure, parser
 from course import datasets
 from labkit.local import cluster
 from labkit.settings import Settings
@@ -178,88 +173,13 @@ def compare(results: Results, *, trials: int, repeat: int, seed: int) -> None:
     results.details["sweeps"] = sweeps
 
 
-def cheap(folder: str, *, trials: int, panel) -> float:
-    """Return the seconds of a sweep of trials that report three numbers each."""
-    from ray import tune
-
-    def climb(config):
-        for step in range(3):
-            tune.report({"score": config["x"] * step})
-
-    tuner = tune.Tuner(
-        climb,
-        param_space={"x": tune.uniform(0, 1)},
-        tune_config=tune.TuneConfig(
-            metric="score", mode="max", num_samples=trials, reuse_actors=True, max_concurrent_trials=2
-        ),
-        run_config=tune.RunConfig(name=f"cheap-{time.time_ns()}", storage_path=folder, verbose=0),
-    )
-    began = time.perf_counter()
-    with panel.watch(tuner) if panel else contextlib.nullcontext():
-        tuner.fit()
-    return time.perf_counter() - began
-
-
-def cost(folder: str, *, trials: int, repeat: int) -> dict:
-    """Measure the panel's share of a sweep of cheap trials."""
-    from labkit.tune import SweepCallback, SweepPanel
-
-    spent = {"callbacks": 0.0, "drawing": 0.0}
-
-    class Measured(SweepPanel):
-        def _draw(self):
-            super()._draw()
-            spent["drawing"] = time.thread_time()  # the thread does nothing else, and ends here
-
-    def measured(hook):
-        def call(*args, **info):
-            began = time.perf_counter()
-            before = spent["callbacks"]
-            try:
-                return hook(*args, **info)
-            finally:  # what it calls in turn is part of it
-                spent["callbacks"] = before + time.perf_counter() - began
-
-        return call
-
-    for name in dir(SweepCallback):
-        if name == "get_state" or name.startswith(("on_", "setup")):
-            setattr(SweepCallback, name, measured(getattr(SweepCallback, name)))
-
-    shares = []
-    seconds: dict[str, list[float]] = {"with": [], "without": []}
-    for way in rounds(list(seconds), repeat):
-        spent.update(callbacks=0.0, drawing=0.0)
-        panel = Measured("benchmark-cheap") if way == "with" else None
-        with contextlib.redirect_stdout(io.StringIO()):
-            seconds[way].append(cheap(folder, trials=trials, panel=panel))
-        text = f"  {way:8} {seconds[way][-1]:6.1f} s"
-        if panel is not None:
-            shares.append(100 * sum(spent.values()) / seconds[way][-1])
-            text += f" · call-backs {spent['callbacks']:.3f} s · drawing {spent['drawing']:.3f} s"
-            text += f" · {shares[-1]:.2f} %"
-        print(text, flush=True)
-    median = statistics.median(shares)
-    return {"trials": trials, "share_percent": shares, "median_percent": median, **seconds}
-
-
 def main() -> None:
     options = parser(__doc__, repeat=3)
     options.add_argument("--trials", type=int, default=32, help="of each ASHA sweep (default 32)")
     options.add_argument("--seed", type=int, default=0, help="of the first round (default 0)")
-    options.add_argument("--cheap", type=int, default=200, help="cheap trials with the panel; 0: none")
     options = options.parse_args()
     results = Results("tune_sweep", ours="recipe")
     compare(results, trials=options.trials, repeat=options.repeat, seed=options.seed)
-    if options.cheap:
-        print(f"{options.cheap} cheap trials")
-        # The more expensive reporter: it draws. Tune's own output is off on both sides.
-        os.environ.update(LABKIT_PANEL="widgets", RAY_AIR_NEW_OUTPUT="0")
-        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-        with cluster.start(settings=Settings.from_env()), tempfile.TemporaryDirectory() as folder:
-            panel = cost(folder, trials=options.cheap, repeat=options.repeat)
-        results.details["panel"] = panel
-        print(f"  the panel's own cost: {panel['median_percent']:.2f} % of the sweep")
     results.finish(results.ratio("sweep", "defaults"), json=options.json)
 
 

@@ -5,11 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import benchmarks
-from benchmarks import interrupts
+from benchmarks import engines, interrupts, torch_throughput
+from benchmarks._models import mlp
 from benchmarks._paired import Results, measure
 from labkit.runs import record as records
+from labkit.settings import Settings
 
 pytestmark = pytest.mark.covers("labkit/interrupts.py", "benchmarks/")
 
@@ -60,6 +63,18 @@ def test_without_a_name_they_are_listed_and_a_wrong_name_is_told():
     assert [line.split()[0] for line in listed.stdout.splitlines() if line.startswith("  ")] == NAMES
     wrong = subprocess.run([sys.executable, "-m", "benchmarks", "speed"], capture_output=True, text=True)
     assert wrong.returncode == 2 and "no benchmark 'speed'" in wrong.stdout
+
+
+@pytest.mark.slow
+def test_the_launchers_come_to_the_same_weights(home, tmp_path):
+    folder = torch_throughput.rows_folder(Settings(home=tmp_path), 1_280)
+    for way in engines.WAYS:
+        figures = engines.run(way, folder, 1, home)
+        assert 0 < figures["first step"] < figures["whole program"], way
+    engines.require_equal_weights(folder)
+    torch.save(mlp(seed=1).state_dict(), f"{folder}/torchrun.pt")
+    with pytest.raises(SystemExit, match="torchrun did not train the same model"):
+        engines.require_equal_weights(folder)
 
 
 # -- interrupts ------------------------------------------------------------------------------------
