@@ -79,14 +79,16 @@ class WorkerState:
         return seconds, waiting
 
     def note_parts(self, parts: Mapping[str, Any]) -> None:
-        """Keep the sums over the parts of its steps; of many, those of every second moment, and the last."""
+        """Keep the sums over the parts of its steps; of many, some at about equal distances, and the last."""
         self.unseen = parts.get("unseen", "")
         if "steps" not in parts:
             return
         parts = {**parts, "memory": self.memory or 0}
         self.samples.append([parts[name] for name in COLUMNS])
         if len(self.samples) > _SAMPLES:
-            del self.samples[1:-1:2]
+            steps = [sample[0] for sample in self.samples]
+            inner = range(1, len(steps) - 1)
+            del self.samples[min(inner, key=lambda k: steps[k + 1] - steps[k - 1])]
 
     def note_look(self, look: Weights) -> None:
         """Keep a look at its weights: the first one, and the latest few."""

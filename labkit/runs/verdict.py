@@ -39,9 +39,10 @@ _SHARE = {"data": 0.15, "slow rank": 0.15, "exchange": 0.35, "reports": 0.1, "va
 _BUSY_SHARE, _BUSY_WIN = 0.2, 0.1  # of a busy rank's wait for its core, and of what the run wins without it
 _FEW_ROWS, _FEW_ROWS_SHARE = 16, 0.2  # with fewer rows in a step, a smaller exchange is enough
 _QUEUED_EXCHANGE = 0.5  # of the wait for a core: threads that exchange wait for one, too
+_LATE = 0.2  # of a wait for a core: the others wait for that rank in the exchange
 _BUSY_MACHINE = 0.1  # of the time: from there on the sentence says that ranks waited for a core
 _ALL_WAIT = 0.25  # of the time: where every rank waits that long for its data, it is no rank's fault
-_MORE_ROWS = 1.15  # times the rows of the other ranks
+_MORE_ROWS, _ROWS_WIN = 1.15, 0.03  # times the rows of the other ranks; and what the run wins at least
 _LEAK, _LEAK_SHARE = 32e6, 0.05  # bytes between two thirds of a run, and of all its memory
 
 _WAITING = "waiting for a store or another process"
@@ -164,8 +165,9 @@ class Stretch:
     # -- what a step would win -----------------------------------------------------------------------
 
     def without_data(self) -> float:
-        """Return what a step wins if no rank waits for data."""
-        return self.longest("own") - self.longest("own but data")
+        """Return what a step wins if no rank waits for data, or computes it."""
+        own = self.longest("own") - self.longest("own but data")
+        return own + min(_LATE * min(self.of("data queue").values()), self.exchange)
 
     def without_exchange(self) -> float:
         """Return what a step wins if ranks exchange nothing: no thread that does so takes a core, either."""
@@ -180,9 +182,15 @@ class Stretch:
         return self.longest("own") - self.longest("undisturbed")
 
     def with_equal_rows(self) -> float:
-        """Return what a step wins if the ranks share the rows, which have to be computed anyway."""
-        own = self.of("own").values()
-        return max(own) - sum(own) / len(own)
+        """Return what a step wins if the ranks share the rows, which have to be computed anyway.
+
+        All compute at the same time then, so each waits for a core as the other ranks do now.
+        """
+        ranks = len(self.ranks)
+        waiting = sum(self.of("waiting").values()) / ranks
+        computing = sum(self.of("computing").values()) / ranks
+        queued = self.longest("queued", but=self.slowest)
+        return self.longest("own") - waiting - computing * (1 + queued)
 
     def excess(self, rank: int) -> dict[str, float]:
         """Return how much longer a rank needs for a step than all others, by reason.
@@ -277,7 +285,9 @@ class _Search:
         text: str,
         *,
         least: float = 0.0,
+        sign: Callable[[Stretch], float] | None = None,
         certain: float = 0.9,
+        kept: float = 1.0,
         steady: bool = True,
         **about: Any,
     ) -> list[Cause]:
@@ -286,24 +296,30 @@ class _Search:
         Args:
             win: seconds that a step of a stretch would win.
             least: the share of the time that is enough; by default that of the cause.
+            sign: seconds that show the cause in a stretch; by default what it would win.
             certain: the share of the seconds that is won for sure.
+            kept: the share of what is left that stays for sure.
             steady: whether it must be there in most stretches.
         """
         least = least or _SHARE[name]
         won = win(self.whole)
         if won < least * self.wall:
             return []
-        wins = [(stretch.seconds, win(stretch)) for stretch in self.stretches]
-        if steady and sum(saved >= 0.75 * least * took for took, saved in wins) < _AGREE:
+        enough = 0.75 * (_SHARE[name] if sign else least)
+        signs = [(sign or win)(stretch) >= enough * stretch.seconds for stretch in self.stretches]
+        if steady and sum(signs) < _AGREE:
             self.mixed = True
             return []
         without = None
         if self.epoch:
             rest = self.wall - won
-            spread = 2 * stdev(took - saved for took, saved in wins) / _STRETCHES**0.5 if steady else 0.0
+            spread = 0.0
+            if steady:
+                rests = [stretch.seconds - win(stretch) for stretch in self.stretches]
+                spread = 2 * stdev(rests) / _STRETCHES**0.5
             # Other programs may use more or less the next time.
             error = max(spread, 0.05 * self.wall) + self.queue * rest
-            bounds = (rest, rest - error, self.wall - won * certain + error)
+            bounds = (rest, rest * kept - error, self.wall - won * certain + error)
             best, low, high = (max(step, 0.0) * self.epoch for step in bounds)
             without = best, low, high
         return [Cause(name, won * self.steps, text, without=without, **about)]
@@ -343,6 +359,9 @@ def _slow_rank(search: _Search) -> list[Cause]:
         search.mixed = search.mixed or whole.without_rank() >= share * search.wall
         return []
 
+    def later(stretch: Stretch) -> float:
+        return stretch.without_rank() if stretch.slowest == rank else 0.0
+
     def win(stretch: Stretch) -> float:
         if stretch.slowest != rank:
             return 0.0
@@ -353,8 +372,9 @@ def _slow_rank(search: _Search) -> list[Cause]:
     name, detail, how = _REASONS[reason]
     how = how.format(mine, others) if reason == "rows" else how
     text = f"rank {rank} takes {seconds(whole.without_rank())} longer for a step than the others{how}"
-    least = _BUSY_WIN if reason == "busy" else 0.0
-    return search.cause(name, win, text, least=least, rank=rank, detail=detail)
+    least = {"busy": _BUSY_WIN, "rows": _ROWS_WIN}.get(reason, 0.0)
+    sign = later if reason == "rows" else None
+    return search.cause(name, win, text, least=least, sign=sign, rank=rank, detail=detail)
 
 
 def _exchange(search: _Search) -> list[Cause]:
@@ -368,7 +388,8 @@ def _exchange(search: _Search) -> list[Cause]:
     least += _QUEUED_EXCHANGE * search.queue
     if share < least:
         return []
-    return search.cause("exchange", Stretch.without_exchange, text, least=least, certain=0.5)
+    # The copies of an exchange count as computing, and its threads empty the caches.
+    return search.cause("exchange", Stretch.without_exchange, text, least=least, certain=0.5, kept=0.5)
 
 
 def _reports(search: _Search) -> list[Cause]:
@@ -454,6 +475,7 @@ def _mean_step(rows: list[dict[str, float]], first: float, last: float, crowd: f
     step["own but data"] = step["own"] - step["data"]
     step["busy"] = max(step["own"] - step["waiting"], step["queue"])
     step["computing"] = step["busy"] - step["queue"]
+    step["data queue"] = step["queue"] * min(step["computed"] / max(step["busy"], 1e-9), 1.0)
     step["queued"] = step["queue"] / max(step["computing"], 1e-9)  # seconds for each one of computing
     # Without other programs: ranks that share a core still wait for each other there.
     step["undisturbed"] = min(step["waiting"] + step["computing"] * crowd, step["own"])

@@ -19,11 +19,11 @@ from time import thread_time
 from typing import Any
 
 from labkit.worker.alone import collectives
+from labkit.worker.weights import is_in_parts
 
 _EACH = 5  # of so many draws from a loader, one is measured by all clocks
-_LOOKS = 50  # calls of `backward` within which the exchange is found
+_LOOKS = 50  # steps within which the exchange is found; an accumulation has many backwards in each
 NO_BACKWARD = "where no backward() is seen"
-_SHARDED = ("DTensor", "FlatParameter")
 
 
 class StepClocks:
@@ -37,6 +37,7 @@ class StepClocks:
         self.reports = 0.0  # in the rest, …
         self.evaluating = 0.0  # … as this is
         self.backwards = 0
+        self._steps = 0
         self._alone = alone
         self._unseen = ""
         self._looked_for_shards = False
@@ -115,7 +116,7 @@ class StepClocks:
             self.end_evaluation(self._drew_at)
         if self._mark:
             self.forward += now - self._mark
-        if not self._exchanges_in and self.backwards <= _LOOKS:
+        if not self._exchanges_in and self._steps < _LOOKS:
             self._count = collectives()
         busy = 0.0 if self._alone else self.busy()
         self._began = now, busy
@@ -130,6 +131,7 @@ class StepClocks:
 
     def before_step(self, now: float, optimizer: Any) -> None:
         self._look_for_exchange("gap")
+        self._steps += 1
         if not self._looked_for_shards:
             self._look_for_shards(optimizer)
         self._finish_backward(now)
@@ -169,7 +171,9 @@ class StepClocks:
 
     def _look_for_exchange(self, place: str) -> None:
         """Note where gradients are exchanged: here, if a collective has run since the backward began."""
-        if not self._exchanges_in and 0 < self.backwards <= _LOOKS and collectives() != self._count:
+        if self._exchanges_in or not self.backwards or self._steps >= _LOOKS:
+            return
+        if collectives() != self._count:
             self._exchanges_in = place
 
     def _look_for_shards(self, optimizer: Any) -> None:
@@ -177,6 +181,5 @@ class StepClocks:
         if self._alone:
             return
         with contextlib.suppress(Exception):  # an optimizer may be anything
-            first = optimizer.param_groups[0]["params"][0]
-            if type(first).__name__ in _SHARDED:
+            if is_in_parts(optimizer.param_groups[0]["params"][0]):
                 self._unseen = "of a sharded model"
