@@ -48,10 +48,13 @@ def connect(
     if not isinstance(address, str) or not address:
         raise BadInput(attempt, "that is not an address", 'for example connect("10.0.0.7:6379")')
     if running is not None:
-        if running.address == address:
-            reconnect(running)
-            return running
-        raise LabError(attempt, f"this notebook is connected to {running.address}", "lab.stop() first")
+        if running.address != address:
+            raise LabError(attempt, f"this notebook is connected to {running.address}", "lab.stop() first")
+        if runtime_env is not None and dict(runtime_env) != running.runtime_env:
+            fact = "this notebook is connected to it, with another runtime_env"
+            raise LabError(attempt, fact, "lab.stop() first: it disconnects, and stops nothing there")
+        reconnect(running)
+        return running
     token = Path(absolute(os.fspath(token_file))) if token_file else None
     if token is not None and not token.is_file():
         raise BadInput(attempt, f"there is no token file {token}", "copy it from the cluster's head")
@@ -78,13 +81,8 @@ def peek() -> Cluster | None:
 
 def of_this_connection() -> Cluster | None:
     """Return the cluster that Ray is connected to, if this process has connected by the lab; else None."""
-    import ray
-
     lab = peek()
-    if lab is None or not ray.is_initialized():
-        return None
-    # The reader may have left it, and use another one.
-    return lab if lab.address == ray.get_runtime_context().gcs_address else None
+    return lab if lab is not None and lab.has_this_session else None
 
 
 def left_or_running() -> Cluster | None:

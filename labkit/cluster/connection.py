@@ -1,7 +1,6 @@
 """This process's side of a connection to Ray: its environment, the check of the address, and `ray.init`."""
 
 import contextlib
-import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -75,7 +74,8 @@ def connect(
             fix = "check it with `ray status` on its head; it needs this process's versions of Ray and Python"
             raise NotReachable(attempt, fact, fix) from error
     except BaseException:
-        disconnect()
+        _shut_down()
+        _put_back()
         raise
     return getattr(context, "dashboard_url", None)
 
@@ -90,17 +90,38 @@ def refuse_another_session(attempt: str) -> None:
             raise LabError(attempt, fact, "ray.shutdown() ends it and what runs in it; then try again")
 
 
-def disconnect() -> None:
-    """Disconnect from the cluster, and put the environment back, except where the reader has changed it."""
+def disconnect(head: str | None) -> None:
+    """Disconnect from the cluster, and put the environment back, except where the reader has changed it.
+
+    `head` is its address as Ray has it: a session with another one is the reader's own, and stays.
+    """
+    if head is not None and connected_to() == head:
+        _shut_down()
+    _put_back()
+
+
+def _shut_down() -> None:
     if "ray" in sys.modules:
         import ray  # another thread may not be done with it
 
         ray.shutdown()
+
+
+def _put_back() -> None:
+    if "RAY_DATA_LOG_LEVEL" in _changed or "RAY_DATA_DISABLE_PROGRESS_BARS" in _changed:
+        ray_data.show_again()
     for name, (before, here) in _changed.items():
         if os.environ.get(name) == here:
             _set(name, before)
     _changed.clear()
     _ray.reread_environment()
+
+
+def connected_to() -> str | None:
+    """Return the address of the head that Ray is connected to, as ``host:port``; None without a session."""
+    import ray
+
+    return ray.get_runtime_context().gcs_address if ray.is_initialized() else None
 
 
 def set_environment(token_file: Path | None, *, authenticate: bool | None) -> None:
@@ -124,7 +145,7 @@ def set_environment(token_file: Path | None, *, authenticate: bool | None) -> No
         _changed[name] = before, value
         _set(name, value)
     _ray.reread_environment()
-    ray_data.set_log_level(logging.WARNING)
+    ray_data.set_log_level(os.environ["RAY_DATA_LOG_LEVEL"])
     if os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] == "1":
         ray_data.hide_progress_bars()
 

@@ -10,8 +10,8 @@ from labkit.errors import BadInput
 _FIXES = {
     r"No module named '(\w+)": (
         "if {0} is a package, install it on the cluster's nodes. A module of your own goes with the function "
-        "after ray.cloudpickle.register_pickle_by_value({0}); for a whole cluster, name its folder: "
-        "ray.init(runtime_env={{'working_dir': ...}})"
+        "after ray.cloudpickle.register_pickle_by_value({0}). On a cluster of your own, name its folder: "
+        "lab.stop(), then cluster.connect(ADDRESS, runtime_env={{'working_dir': '.'}})"
     ),
     r"(?m)FileNotFoundError: (?:\[Errno 2\] No such file or directory: ')?([^/'\s\[][^'\s]*)'?$": (
         "the whole path, os.path.abspath({0!r}), because workers have folders of their own; for an object of "

@@ -28,6 +28,7 @@ class Cluster:
     Attributes:
         address: ``host:port`` of its head.
         dashboard_url: of its dashboard, or None.
+        runtime_env: that `connect` was given; {} for a cluster that the lab started.
         is_ours: whether the lab started it, and may stop it (`labkit.local`).
         log_dir: the folder of Ray's logs, for a cluster that the lab started.
     """
@@ -43,9 +44,10 @@ class Cluster:
         runtime_env: Mapping[str, Any] | None = None,
     ) -> None:
         self.address = address
-        self._runtime_env = dict(runtime_env or {})
+        self.runtime_env = dict(runtime_env or {})
         self.dashboard_url: str | None = None
         self._token_file = token_file
+        self._head_address: str | None = None  # as Ray has it, "10.0.0.7:6379" for "localhost:6379"
         self._running = False
         self._disconnecting = threading.Lock()
 
@@ -78,15 +80,21 @@ class Cluster:
 
     def connect(self) -> None:
         """Connect this process, for the first time or after the reader called `ray.shutdown`."""
-        modules = [*self._runtime_env.get("py_modules", ()), *map(str, PACKAGES)]
-        runtime_env = {**self._runtime_env, "py_modules": modules}
+        modules = [*self.runtime_env.get("py_modules", ()), *map(str, PACKAGES)]
+        runtime_env = {**self.runtime_env, "py_modules": modules}
         url = connection.connect(self.address, token_file=self._token_file, runtime_env=runtime_env)
         self.dashboard_url = f"http://{url}" if url else None
         self._begin()
 
+    @property
+    def has_this_session(self) -> bool:
+        """Whether Ray is connected to it: after `ray.shutdown`, the reader may use another one."""
+        return self._head_address is not None and self._head_address == connection.connected_to()
+
     def _begin(self) -> None:
         was_running = self._running
         self._running = True
+        self._head_address = connection.connected_to()
         if not was_running:
             threading.Thread(target=self._watch_head, name="labkit-head", daemon=True).start()
 
@@ -108,7 +116,7 @@ class Cluster:
 
     def _abandon(self) -> None:
         self._running = False
-        connection.disconnect()
+        connection.disconnect(self._head_address)
         self._leave()
 
     def _leave(self) -> None:

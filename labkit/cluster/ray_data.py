@@ -1,22 +1,22 @@
 """What Ray Data prints: its log lines and its progress bars, also of a Ray Data that is imported later."""
 
 import logging
-import os
 import sys
 
-_level = logging.INFO  # as Ray Data's own handler has it
+_PROGRESS = "ray.data._internal.progress"
+_level: int | str = logging.INFO  # as Ray Data's own handler has it
+_had_bars = True
 
 
-def set_log_level(level: int) -> int:
+def set_log_level(level: int | str) -> int | str:
     """Show Ray Data's log lines from `level` on, and return the level before.
 
-    Its log file keeps the others, except those below the level that was set before Ray Data was imported.
+    For a Ray Data that is imported later, the environment says it. Its log file keeps the other lines, except
+    those below the level that the environment had at the import.
     """
     global _level
     before = _level
     _level = level
-    if "ray.data" not in sys.modules:  # it is read at the import
-        os.environ.setdefault("RAY_DATA_LOG_LEVEL", logging.getLevelName(level))
     for handler in logging.getLogger("ray.data").handlers:  # none before the import
         if handler.name == "console":
             handler.setLevel(level)
@@ -25,9 +25,26 @@ def set_log_level(level: int) -> int:
 
 def hide_progress_bars() -> None:
     """Hide the progress bars of a Ray Data that is imported; for a later one, the environment says it."""
+    global _had_bars
     # Ray Data would report once that its bars are off.
-    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
+    logging.getLogger(_PROGRESS).setLevel(logging.ERROR)
     if "ray.data" in sys.modules:
-        from ray.data import DataContext
+        _had_bars = _show_bars(False)
 
-        DataContext.get_current().enable_progress_bars = False
+
+def show_again() -> None:
+    """Let Ray Data print what it printed before."""
+    set_log_level(logging.INFO)
+    logging.getLogger(_PROGRESS).setLevel(logging.NOTSET)
+    if "ray.data" in sys.modules:
+        logging.getLogger("ray.data").setLevel(logging.DEBUG)  # its own; the environment had another one
+        _show_bars(_had_bars)
+
+
+def _show_bars(shown: bool) -> bool:
+    from ray.data import DataContext
+
+    context = DataContext.get_current()
+    before = context.enable_progress_bars
+    context.enable_progress_bars = shown
+    return before

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import sys
@@ -103,6 +104,8 @@ def test_a_machine_that_is_no_node_is_told_how_to_connect(monkeypatch, address, 
 
 CONNECT = """
 import os, sys, warnings
+from labkit.cluster import of_this_connection
+from labkit.errors import LabError
 from labkit.local import cluster
 from labkit.__main__ import main
 lab = cluster.connect(sys.argv[1], runtime_env={"env_vars": {"MINE": "a task ran"}})
@@ -114,7 +117,14 @@ with warnings.catch_warnings():
     warnings.simplefilter("error")  # such as to add a node, which the lab can't do there
     print("start", cluster.start(nodes=2) is lab)
 print("capacity", lab.check_capacity(workers=64))
+try:
+    cluster.connect(sys.argv[1], runtime_env={"working_dir": "."})  # a connection has one for all its tasks
+except LabError as error:
+    print("refused", error.fact, error.fix)
 lab.stop()
+there = cluster.connect("localhost:" + sys.argv[1].rpartition(":")[2])
+print("localhost", of_this_connection() is there)
+there.stop()
 print({name for name in os.environ if name.startswith("RAY_")} - {"RAY_CLIENT_MODE"})  # Ray's own
 print("checked")
 sys.exit(main(["check", sys.argv[1], "--json"]))
@@ -149,7 +159,15 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
         done = python(CONNECT, address, HOME=str(tmp_path), LABKIT_HOME=str(home), **token)
         assert done.returncode == 0, done.stdout
         printed, _, checked = done.stdout.partition("checked\n")
-        for part in ("start True", "a task ran 1 True", "True and again", "capacity None", "may add nodes"):
+        for part in (
+            "start True",
+            "a task ran 1 True",
+            "True and again",
+            "capacity None",
+            "may add nodes",
+            "refused this notebook is connected to it, with another runtime_env lab.stop() first",
+            "localhost True",
+        ):
             assert part in printed, printed
         assert f"{set(token) or set()}" in printed.splitlines()[-1]
         findings = {finding["topic"]: finding for finding in json.loads(checked)["findings"]}
@@ -171,6 +189,9 @@ for call in (cluster.start, lambda: cluster.connect("127.0.0.1:1")):
         call()
     except LabError as error:
         print("ray.shutdown()" in error.fix, error.fact)
+left = cluster.Cluster("10.0.0.7:6379")  # whose head has died since ray.shutdown()
+left._running, left._head_address = True, left.address
+left.stop()
 print(ray.get(kept), cluster.current())
 """
 
@@ -181,6 +202,22 @@ def test_a_session_of_the_readers_own_is_not_ended(home, tmp_path):
     lines = done.stdout.splitlines()
     assert sum(line.startswith("True this process has a Ray session") for line in lines) == 2, lines
     assert lines[-1] == "kept None" and Lab(home).groups() == set()
+
+
+def test_ray_data_prints_again_once_the_cluster_is_left(monkeypatch):
+    import ray.data
+
+    for name in ("RAY_DATA_LOG_LEVEL", "RAY_DATA_DISABLE_PROGRESS_BARS"):
+        monkeypatch.delenv(name, raising=False)
+    context = ray.data.DataContext.get_current()
+    (console,) = [handler for handler in logging.getLogger("ray.data").handlers if handler.name == "console"]
+    for level in ("WARNING", "INFO"):  # the second one is the reader's own
+        context.enable_progress_bars = True
+        connection.set_environment(None, authenticate=None)
+        assert (console.level, context.enable_progress_bars) == (getattr(logging, level), False)
+        connection.disconnect(None)
+        assert (console.level, context.enable_progress_bars) == (logging.INFO, True)
+        monkeypatch.setenv("RAY_DATA_LOG_LEVEL", "INFO")
 
 
 def test_a_head_on_another_machine_that_falls_silent_is_noticed(monkeypatch):
@@ -214,7 +251,7 @@ def test_a_relative_token_file_stays_the_same_after_a_change_of_folder(tmp_path,
         assert connection.read_token() == "of Ray"
         assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "of-ray")  # for Ray itself
     finally:
-        connection.disconnect()
+        connection.disconnect(None)
     assert os.environ["RAY_AUTH_TOKEN_PATH"] == "of-ray"
 
 
