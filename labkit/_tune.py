@@ -102,8 +102,7 @@ def last_time(scheduler: Any, trial: Any) -> float:
     if not isinstance(scheduler, HyperBandScheduler):
         return getattr(scheduler, "_max_t", math.inf)
     # HyperBand rounds the times of a bracket down, so the last one may be below max_t.
-    brackets = {of.trial_id: bracket for of, (bracket, _) in scheduler._trial_info.items()}
-    bracket = brackets.get(trial.trial_id)
+    bracket, _ = scheduler._trial_info.get(trial, (None, 0))
     return bracket._cumul_r if bracket is not None and bracket._halves == 0 else math.inf
 
 
@@ -219,10 +218,17 @@ def staging_folder(trial: Any) -> Path:
 
 
 def error_of(trial: Any) -> str:
-    """Return the text of a trial's latest exception, from the file that Tune keeps; "" if there is none."""
+    """Return the text of a trial's latest exception, from the file that Tune keeps; "" if there is none.
+
+    While the sweep runs, the file is here; that of an earlier process is in the sweep's folder.
+    """
+    text = None
     try:
         text = Path(trial.error_file).read_text(errors="replace")
     except (OSError, TypeError):
+        with contextlib.suppress(Exception):  # the storage may be out of reach
+            text = trial.get_error()
+    if not text:
         return ""
     return text.rpartition(FAILURE.strip())[2].partition("\n")[2].strip()
 

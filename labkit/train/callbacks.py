@@ -16,9 +16,9 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from operator import itemgetter
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import pyarrow.fs
@@ -26,6 +26,7 @@ import ray
 import ray.train
 
 from labkit.errors import BadInput
+from labkit.storage.folders import folder_of, resolve
 from labkit.worker.events import Checkpoint, Failure, Validation
 from labkit.worker.sendable import message_of, raise_sendable
 
@@ -39,6 +40,8 @@ except ImportError as error:
         "unset RAY_TRAIN_V2_ENABLED where it is set, or os.environ.pop('RAY_TRAIN_V2_ENABLED', None) in the "
         "first cell, and restart the kernel",
     ) from error
+
+Numbered = list[tuple[int, ReportedCheckpoint]]  # with the number of its report, from 0
 
 _MAX_TEXT = 10_000  # characters of a traceback that are sent
 _MAX_REASON = 500  # characters of a validation's error
@@ -257,64 +260,49 @@ def reported_checkpoints(
     Raises:
         BadInput: there is no such run, or its list is not Ray's.
     """
-    return [checkpoint for _, checkpoint in _numbered(path, filesystem)]
-
-
-def earlier_reports(config: ray.train.RunConfig) -> list[tuple[int, dict[str, Any]]]:
-    """Return which report of a run each of its checkpoints came with, counted from 0, and the metrics."""
     try:
-        numbered = _numbered(_path_of(config), config.storage_filesystem)
-    except Exception:  # no run, or if something is wrong with the store, Ray's own error says it better
-        return []
-    return [(number, checkpoint.metrics) for number, checkpoint in numbered]
-
-
-def statuses(config: ray.train.RunConfig) -> dict[str, tuple[str, dict[str, Any]]] | None:
-    """Return the status in the panel's words and the metrics, by path; None if the run has no list yet."""
-    try:
-        reported = reported_checkpoints(_path_of(config), config.storage_filesystem)
-    except Exception:  # if something is wrong with the store, Ray's own error says it better
-        return None
-    by_path = {}
-    for checkpoint in reported:
-        status = _STATUSES[checkpoint.status.value]
-        by_path[checkpoint.checkpoint.path] = (status, dict(checkpoint.metrics))
-    return by_path
-
-
-def _path_of(config: ray.train.RunConfig) -> str:
-    folder = str(config.storage_path).rstrip("/")
-    return f"{folder}/{config.name}"
-
-
-def _numbered(path: str, filesystem: pyarrow.fs.FileSystem | None) -> list[tuple[int, ReportedCheckpoint]]:
-    """Return the checkpoints of `reported_checkpoints` with the numbers of their reports."""
-    try:
-        if filesystem is None and "://" not in path:
-            path = str(Path(path).expanduser().absolute())
-        if filesystem:
-            files, folder = filesystem, path
-        else:
-            files, folder = pyarrow.fs.FileSystem.from_uri(path)
-        folder = PurePosixPath(folder).as_posix()  # as Ray writes it
-        with files.open_input_stream(f"{folder}/checkpoint_manager_snapshot.json") as file:
-            snapshot = json.loads(file.read())
-        by_name = _statuses_in(snapshot)
-        numbered = []
-        # By the number of their report; Ray keeps them by their score.
-        results = zip(snapshot["checkpoint_report_indices"], snapshot["checkpoint_results"], strict=True)
-        for number, result in sorted(results, key=itemgetter(0)):
-            name = result["checkpoint_dir_name"]
-            checkpoint = ray.train.Checkpoint(f"{folder}/{name}", files)
-            status = ReportedCheckpointStatus[by_name.get(name, "COMMITTED")]
-            numbered.append((number, ReportedCheckpoint(checkpoint, result["metrics"], status)))
-        return numbered
+        numbered = _numbered(*resolve(path, filesystem))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(
             f"read the checkpoints of {path}",
             f"there is no list of them as Ray 2.60 writes it ({type(error).__name__}: {error})",
             "give result.path, or storage_path/name of a run that reported a checkpoint",
         ) from error
+    return [checkpoint for _, checkpoint in numbered]
+
+
+def listed(config: ray.train.RunConfig) -> Numbered | None:
+    """Return the checkpoints of a run, with the numbers of their reports from 0; None without a list."""
+    try:
+        return _numbered(*folder_of(config))
+    except Exception:  # if something is wrong with the store, Ray's own error says it better
+        return None
+
+
+def statuses(numbered: Iterable[tuple[int, ReportedCheckpoint]]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the status in the panel's words and the metrics, by path."""
+    by_path = {}
+    for _, checkpoint in numbered:
+        status = _STATUSES[checkpoint.status.value]
+        by_path[checkpoint.checkpoint.path] = (status, dict(checkpoint.metrics))
+    return by_path
+
+
+def _numbered(files: pyarrow.fs.FileSystem, folder: str) -> Numbered:
+    """Return the checkpoints in a run's folder with the numbers of their reports."""
+    folder = PurePosixPath(folder).as_posix()  # as Ray writes it
+    with files.open_input_stream(f"{folder}/checkpoint_manager_snapshot.json") as file:
+        snapshot = json.loads(file.read())
+    by_name = _statuses_in(snapshot)
+    numbered = []
+    # By the number of their report; Ray keeps them by their score.
+    results = zip(snapshot["checkpoint_report_indices"], snapshot["checkpoint_results"], strict=True)
+    for number, result in sorted(results, key=itemgetter(0)):
+        name = result["checkpoint_dir_name"]
+        checkpoint = ray.train.Checkpoint(f"{folder}/{name}", files)
+        status = ReportedCheckpointStatus[by_name.get(name, "COMMITTED")]
+        numbered.append((number, ReportedCheckpoint(checkpoint, result["metrics"], status)))
+    return numbered
 
 
 def _statuses_in(snapshot: dict[str, Any]) -> dict[str, str]:

@@ -23,7 +23,8 @@ from labkit.panel.workers import WorkerState
 _TIMEOUT = 10.0  # seconds for one rank
 
 # What a rank is doing, by the names of functions on its stack, innermost first. Some are private names of
-# torch and Ray: without them, the innermost function is named.
+# torch and Ray: without them, the innermost function is named. Other packages have such names, too.
+_GROUPS = ("/torch/", "/ray/", "/tensorflow/")
 _REPORT = "ray.train.report, which waits for all ranks"
 _COLLECTIVES = ("all_reduce", "all_gather", "broadcast", "barrier", "reduce_scatter", "recv", "send")
 _FOR_OTHERS = {
@@ -145,7 +146,7 @@ def _doing(frames: list[dict]) -> Waiting:
         name = frame["name"].rpartition(".")[2]  # py-spy names a method with its class
         if name in _ALONE:
             return Waiting(f"waits for {_ALONE[name]}", where)
-        if name in _FOR_OTHERS:
+        if name in _FOR_OTHERS and any(package in frame["filename"] for package in _GROUPS):
             call = _FOR_OTHERS[name]
             return Waiting(f"waits in {call}", where, call)
     if frames:

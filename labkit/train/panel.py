@@ -36,6 +36,7 @@ from labkit.errors import BadInput, RunFailed
 from labkit.panel.panel import Panel
 from labkit.panel.training import TrainingRun
 from labkit.storage import check_run_name, hint_for
+from labkit.storage.folders import shown_folder
 from labkit.train import callbacks, hang
 from labkit.worker.events import Checkpoint, Event, Failure, Validation
 from labkit.worker.mailbox import Mailbox
@@ -146,10 +147,8 @@ class TrainPanel(Panel):
             if values:
                 facts[length] = values[0]
         if scaling.max_workers:
-            # As text: a path may be a URI ("s3://bucket/runs"), whose two slashes a Path would make one.
-            storage = str(trainer.run_config.storage_path).rstrip("/")
             facts["engine"] = "Ray Train"
-            facts["storage_path"] = f"{storage}/{self._run_name}"
+            facts["storage_path"] = shown_folder(trainer.run_config.storage_path, self._run_name)
         return TrainingRun(self._name, **facts)
 
     def files(self) -> list[tuple[str, str]]:
@@ -405,11 +404,13 @@ class TrainPanel(Panel):
     def _note_earlier_checkpoints(self) -> None:
         """Take in the checkpoints of an earlier run of this name, with which this one goes on."""
         config = self._trainer.run_config
-        earlier = callbacks.statuses(config) if self.trains_elsewhere() else None
-        self.state.goes_on_after(callbacks.earlier_reports(config) if earlier else ())
+        earlier = callbacks.listed(config) if self.trains_elsewhere() else None
+        self.state.goes_on_after([(number, checkpoint.metrics) for number, checkpoint in earlier or ()])
         self._unseen: set[str] = set()  # checkpoints of the latest list of which no event had come
         self._statuses: dict[str, Any] = {}  # and metrics, of checkpoints by path, as the panel has them
-        for path, status in (earlier or {}).items():
+        statuses = callbacks.statuses(earlier or ())
+        self.state.earlier_checkpoints = set(statuses)
+        for path, status in statuses.items():
             if status[0] != "pending":  # what is still undecided is news
                 self._statuses[path] = status
 
@@ -426,9 +427,10 @@ class TrainPanel(Panel):
         shown = list(self.state.checkpoints)  # before the list is read
         if not self.trains_elsewhere() or not (deletes or validates):
             return
-        listed = callbacks.statuses(config)
-        if listed is None:
+        numbered = callbacks.listed(config)
+        if numbered is None:
             return
+        listed = callbacks.statuses(numbered)
         unseen = listed.keys() - {checkpoint.path for checkpoint in shown}
         news: dict[str, Any] = {}
         for path, status in listed.items():

@@ -83,12 +83,18 @@ class SweepCallback(tune.Callback):
 
     @_if_open
     def setup(self, panel: "SweepPanel", total_num_samples: int | None = None, **_: Any) -> None:
+        panel.handled = sys.exc_info()[1]
         if total_num_samples and total_num_samples < 10**6:  # more stands for "until stopped"
             with panel.update() as state:
                 state.total = total_num_samples
 
     @_if_open
     def on_step_begin(self, panel: "SweepPanel", trials: Sequence[Any], **_: Any) -> None:
+        if not self._trials:  # before the first step, those of an interrupted sweep
+            over = [trial.trial_id for trial in trials if trial.status in ("TERMINATED", "ERROR")]
+            panel.plan.ended.update(over)
+            with panel.update() as state:
+                state.over_before = len(over)
         self._trials = trials
 
     @_if_open
@@ -130,11 +136,12 @@ class SweepCallback(tune.Callback):
     @_if_open
     def on_experiment_end(self, panel: "SweepPanel", trials: Sequence[Any], **_: Any) -> None:
         # Tune has ended all trials by now, and calls that the same, whatever the reason.
-        cut_off = panel.interrupted() or sys.exc_info()[0] is not None
+        cut_off = panel.interrupted() or sys.exc_info()[1] is not panel.handled
+        panel.interrupted = lambda: cut_off  # what comes now is no interrupt of the sweep
         with panel.update() as state:
             for trial in trials:
                 shown = self._state_of(panel.plan, state, trial)
-                if not cut_off or trial.status == "ERROR":
+                if not cut_off or trial.status == "ERROR" or trial.trial_id in panel.plan.ended:
                     self._look(panel, state, trial)
                 elif shown.status not in OVER:
                     state.set_status(trial.trial_id, "cut off")
@@ -198,9 +205,9 @@ class SweepCallback(tune.Callback):
             return
         self._news_at = time.monotonic()
         if status == "failed":
-            failure = trials.why_failed(trial)
-            state.trial_failed(trial.trial_id, failure.text)
-            panel.fix = panel.fix or failure.fix
+            text, fix = trials.why_failed(trial)
+            state.trial_failed(trial.trial_id, text)
+            panel.fix = panel.fix or fix
         elif status == "finished":
             state.set_status(trial.trial_id, _how_finished(panel.plan, trial))
         else:
@@ -223,8 +230,6 @@ def _how_finished(plan: TunerPlan, trial: Any) -> str:
     if trial.trial_id in plan.stopped:
         return "stopped early"
     if trial.run_metadata.last_result.get("done") or trial.trial_id in plan.ended:
-        return "finished"
-    if plan.restored:  # what ended a trial in an earlier process isn't known here
         return "finished"
     # A limit of the whole sweep, such as time_budget_s, ended all trials at once.
     return "cut off"
@@ -249,6 +254,7 @@ class SweepPanel(LivePanel):
         self._dataset = dataset
         self._tuner: Any = None
         self.fix = ""  # for the first trial that failed
+        self.handled: BaseException | None = None  # by the reader's code around `fit`
         self.interrupted: Callable[[], bool] = lambda: False
         super().__init__(name, **options)
 
@@ -402,10 +408,7 @@ class SweepPanel(LivePanel):
     def after_stop(self) -> str:
         if not self.state.trials:
             return "It had no trial yet: start it again under a fresh name"
-        arguments = f"{self.plan.path!r}, trainable=…"
-        if self.plan.run.storage_filesystem is not None:
-            arguments += ", storage_filesystem=…"
-        return f"{super().after_stop()}. To go on: tune.Tuner.restore({arguments})"
+        return f"{super().after_stop()}. To go on: tune.Tuner.restore({self.plan.to_restore}, trainable=…)"
 
     def files(self) -> list[tuple[str, str]]:
         files = [("results and checkpoints", self.plan.path)]

@@ -79,6 +79,7 @@ class SweepRun(Run):
     dataset: str | None = None
     path: str | None = None  # the folder of the results
     total: int | None = None  # trials that there will be, if that is known
+    over_before: int = 0  # trials that were over when this process restored the sweep
     at_once: int = 0  # the most trials that ran at a time
     trials: dict[str, TrialState] = field(default_factory=dict)  # by Tune's id
     warning: str = ""  # what is wrong with the sweep although it runs
@@ -170,11 +171,11 @@ class SweepRun(Run):
         """Return the seconds left, if the trials to come take as long as those that are over."""
         if self.over or self.phase != "training":
             return None
-        done = self.done
-        if done < 2 or not self.total:
+        done_here = self.done - self.over_before
+        if done_here < 2 or not self.total:
             return None
-        seconds_each = self.phase_seconds(now)["training"] / done
-        return seconds_each * (self.total - done)
+        seconds_each = self.phase_seconds(now)["training"] / done_here
+        return seconds_each * (self.total - self.done)
 
     def to_record(self) -> dict[str, Any]:
         spent = self.phase_seconds()

@@ -90,8 +90,9 @@ def _curves(run: SweepRun, ranked: list[TrialState]) -> Plot:
         points = [(time, value) for _, time, value in trial.curve]
         if points:
             curves.append(Curve(name, points, "grey"))
-    if curves:  # the best is the first
-        curves[0].name = f"{short(name, 24)}, trial {ranked[0].number}"
+    best = run.best
+    if curves and best is not None:  # it is the first
+        curves[0].name = f"{short(name, 24)}, trial {best.number}"
         curves[0].look = "main"
     times = [time for curve in curves for time, _ in curve.points] or [1.0]
     label = "iteration"

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.fs
 from ray import tune
 from ray.tune.result import DONE
-from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers import PopulationBasedTraining, PopulationBasedTrainingReplay, TrialScheduler
 from ray.tune.utils import flatten_dict
 
 from labkit import _tune
@@ -24,6 +24,7 @@ from labkit.errors import BadInput, LabError
 from labkit.files import atomic_write
 from labkit.runs.record import setting
 from labkit.storage import check_run_name
+from labkit.storage.folders import folder_of, shown_folder
 
 STATUS = {
     "RUNNING": "running",
@@ -53,7 +54,7 @@ class TunerPlan:
     Attributes:
         restored: whether it goes on with an interrupted sweep.
         stopped: ids of trials that the scheduler has ended before their last time (see `noting_stops`).
-        ended: ids of trials that Tune has ended one by one, for whatever reason.
+        ended: ids of trials that Tune has ended one by one, for whatever reason, also in an earlier process.
     """
 
     trainable: Any
@@ -95,14 +96,25 @@ class TunerPlan:
 
     @property
     def path(self) -> str:
-        return f"{str(self.run.storage_path).rstrip('/')}/{self.run.name}"
+        return shown_folder(self.run.storage_path, self.run.name)
 
     @functools.cached_property
     def storage(self) -> tuple[pyarrow.fs.FileSystem, str]:
         """The filesystem with the sweep's folder, and the folder's path there."""
-        if self.run.storage_filesystem is not None:
-            return self.run.storage_filesystem, self.path
-        return pyarrow.fs.FileSystem.from_uri(self.path)
+        return folder_of(self.run)
+
+    @property
+    def to_restore(self) -> str:
+        """The arguments of `Tuner.restore` that say where the sweep is.
+
+        Ray reads that path, with the name, as a URI; where it would read another name, a filesystem helps.
+        """
+        filesystem, folder = self.storage
+        is_uri = self.run.storage_filesystem is None and "://" in self.path
+        if is_uri and re.search(r"[^\w/.=-]", f"{self.run.name}"):
+            return f"{folder!r}, storage_filesystem=…"
+        options = "" if self.run.storage_filesystem is None else ", storage_filesystem=…"
+        return f"{self.path!r}{options}"
 
     @functools.cached_property
     def compared(self) -> tuple[str | None, str]:
@@ -141,9 +153,16 @@ class TunerPlan:
         """Refuse a sweep that cannot work on this cluster, if it is known.
 
         Raises:
-            LabError: trials that don't fit, for which Tune would wait forever; in a new sweep, the name of an
-                earlier one, or a search space that is empty or a plain list.
+            LabError: trials that don't fit, for which Tune would wait forever; a scheduler that is a name; in
+                a new sweep, the name of an earlier one, or a search space that is empty or a plain list.
         """
+        scheduler = self.options.scheduler
+        if isinstance(scheduler, str):
+            raise BadInput(
+                "follow the sweep",
+                f"scheduler={scheduler!r} is a name, so what it decides can't be seen",
+                f"from ray import tune; TuneConfig(scheduler=tune.create_scheduler({scheduler!r}))",
+            )
         if lab is not None:
             bundles, strategy = self._resources()
             capacity.check_bundles_fit(
@@ -178,7 +197,7 @@ class TunerPlan:
     def _check_space(self) -> None:
         space = flatten_dict(self.space)
         # Population based training changes settings that are equal at first.
-        is_changed = isinstance(self.options.scheduler, PopulationBasedTraining)
+        is_changed = isinstance(self._decider, (PopulationBasedTraining, PopulationBasedTrainingReplay))
         is_searched = any(_is_searched(name, value) for name, value in space.items())
         if self.options.search_alg is not None or is_changed or is_searched:
             return
@@ -189,7 +208,7 @@ class TunerPlan:
                     f"{name!r} is a plain list, which every trial would get unchanged",
                     f"tune.grid_search([…]) or tune.choice([…]) for {name!r}",
                 )
-        if not space:
+        if not space and self.options.num_samples != 1:
             raise BadInput(
                 "start a sweep",
                 "the search space is empty: all trials would be the same",
@@ -334,41 +353,29 @@ def number(value: Any) -> bool | int | float | None:
     return value if isinstance(value, (bool, int, float)) else None
 
 
-@dataclass(frozen=True)
-class TrialFailure:
-    """Why a trial failed.
+def why_failed(trial: Any) -> tuple[str, str]:
+    """Return why a trial failed, from the file that Tune keeps, and a fix.
 
-    Attributes:
-        text: the short form of its error, or how its process ended.
-        fix: what to do about it, and where to look.
+    The first is the short form of its error, or how its process ended.
     """
-
-    text: str
-    fix: str
-
-
-def why_failed(trial: Any) -> TrialFailure:
-    """Return why a trial failed, from the file that Tune keeps."""
     text = _tune.error_of(trial)
     if not text:
-        return TrialFailure("no error was kept", _TRY_HERE)
+        return "no error was kept", _TRY_HERE
     if _tune.NO_RESULT in text:
-        return TrialFailure(
-            "its function ended by SystemExit",
-            "let it return, or raise an error that says why; sys.exit() ends the thread that it runs in",
-        )
+        fix = "let it return, or raise an error that says why; sys.exit() ends the thread that it runs in"
+        return "its function ended by SystemExit", fix
     fixes = [known_fix(text)]
     if ends.is_an_end(text):
         pid = ends.process_of(text)
         log = ends.log_of(pid)
         if not fixes[0]:
             fixes = [f"the last lines of {log} say more" if log else "", _TRY_APART]
-        return TrialFailure(f"its process is gone: {ends.how_it_ended(text, pid)}", _joined(fixes))
+        return f"its process is gone: {ends.how_it_ended(text, pid)}", _joined(fixes)
     # Tune copies an exception; that raises another one where its __init__ needs more than a message.
     chain = _CHAIN.split(text)
     own = [part for part in chain if tracebacks.shows_own(part)]
     fixes += ["the panel shows where" if own else "", _TRY_HERE]
-    return TrialFailure(tracebacks.shorten_text((own or chain)[-1]), _joined(fixes))
+    return tracebacks.shorten_text((own or chain)[-1]), _joined(fixes)
 
 
 def _joined(fixes: list[str | None]) -> str:

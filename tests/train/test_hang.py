@@ -76,6 +76,18 @@ def test_a_pid_of_another_machine_is_not_looked_up_on_this_one():
     assert second.startswith("rank 1: ") and "another machine" not in second
 
 
+def frame(name, filename):
+    return {"name": name, "filename": filename, "line": 1}
+
+
+def test_a_function_of_that_name_in_another_package_is_no_wait_for_other_ranks():
+    stuck = [frame("send", "/lib/site-packages/requests/adapters.py"), frame("train_loop", __file__)]
+    waits = [frame("broadcast", "/lib/site-packages/torch/distributed/c10d.py"), frame("loop", __file__)]
+    ranks = {0: hang._doing(stuck), 1: hang._doing(waits)}
+    assert (ranks[0].activity, ranks[1].call) == ("is in send", "broadcast")
+    assert hang._verdict(ranks) == ["The others wait for rank 0."]
+
+
 @pytest.fixture
 def lines_of(lab, home, tmp_path):
     """Run a loop until the panel says what its ranks wait for, then press Stop; returns what it said.

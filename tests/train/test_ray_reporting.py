@@ -117,7 +117,7 @@ def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel, monkeypatch):
     # A run without a name gets one of its own: two in one second would go on from each other.
     first = panel.run_id
     # On a cluster that the lab did not start, an actor brings what the workers say.
-    left = SimpleNamespace(is_ours=True, address="10.0.0.7:6379", log_dir=None)
+    left = SimpleNamespace(is_ours=True, has_this_session=False, log_dir=None)
     monkeypatch.setattr("labkit.cluster.peek", lambda: left)  # connected to last, and left
     with panel.watch(trainer):
         assert isinstance(panel.listen(), Mailbox)

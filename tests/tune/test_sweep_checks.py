@@ -9,8 +9,9 @@ import numpy
 import pytest
 import torch
 from ray import tune
+from ray.train._internal.storage import StorageContext
 from ray.train.torch import TorchTrainer
-from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining, ResourceChangingScheduler
 from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.basic_variant import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
@@ -19,6 +20,7 @@ from torch import nn
 from labkit import _tune
 from labkit.cluster.capacity import Node
 from labkit.errors import BadInput, NoRoom
+from labkit.storage.folders import shown_folder
 from labkit.tune import SweepPanel, trials
 from labkit.tune.trials import TunerPlan
 
@@ -63,6 +65,8 @@ def check(tmp_path):
         ({"rate": 0.1}, {"num_samples": 8}),  # to see how much chance changes
         ({}, {"search_alg": BasicVariantGenerator()}),  # which brings its own
         ({"rate": 1}, {"scheduler": PBT, "num_samples": 4}),
+        ({}, {"scheduler": ResourceChangingScheduler(PBT), "num_samples": 4}),
+        ({}, {}),  # one trial
     ],
 )
 def test_what_works_is_let_through(check, trainable, space, options):
@@ -75,7 +79,31 @@ def test_a_space_in_which_nothing_is_searched(check):
         (None, "(?s)the search space is empty.*param_space="),
     ):
         with pytest.raises(BadInput, match=fact):
-            check(space=space)
+            check(space=space, num_samples=4)
+
+
+def test_a_scheduler_that_is_a_name(check):
+    with pytest.raises(BadInput, match="is a name") as refused:
+        check(scheduler="async_hyperband")
+    fixed = {}
+    exec(refused.value.fix.replace("TuneConfig(", "dict(").replace("; ", "; fixed = "), fixed)
+    check(scheduler=fixed["fixed"]["scheduler"])
+
+
+@pytest.mark.parametrize("name", ["lr sweep", "a#b", "50%", "is it?"])
+def test_the_name_of_a_run_in_a_uri_may_have_what_a_uri_cannot(tmp_path, name):
+    (tmp_path / "runs").mkdir()
+    config = tune.RunConfig(name=name, storage_path=f"file://{tmp_path}/runs")
+    plan = TunerPlan(function, {}, tune.TuneConfig(), config)
+    context = StorageContext(config.storage_path, name)  # where Ray keeps the sweep
+    assert plan.storage[1] == context.experiment_fs_path == f"{tmp_path}/runs/{name}"
+    assert plan.to_restore == f"{context.experiment_fs_path!r}, storage_filesystem=…"
+    assert plan.path == f"file://{tmp_path}/runs/{name}"
+
+
+def test_the_options_of_a_uri_stay_at_its_end():
+    path = shown_folder("s3://bucket/runs?scheme=http&endpoint_override=host:9000", "mine")
+    assert path == "s3://bucket/runs/mine?scheme=http&endpoint_override=host:9000"
 
 
 @pytest.mark.parametrize("trainable", [Model, function])

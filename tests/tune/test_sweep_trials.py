@@ -36,6 +36,8 @@ def test_a_restored_sweep_keeps_the_numbers_of_its_trials_and_counts_changed_con
     trials = [restored(2, "PENDING"), restored(11, "PENDING"), restored(0, "TERMINATED")]
     callback.on_step_begin(trials=trials)
     callback.on_step_end()
+    # Two more that ended here would say how long those to come take.
+    assert (panel.state.over_before, panel.plan.ended) == (1, {"a_00000"})
     numbers = {trial.config["x"]: trial.number for trial in panel.state.trials.values()}
     assert numbers == {0: 0, 2: 1, 11: 2} and panel.state.counts() == {"finished": 1, "waiting": 2}
     for config in ({"x": 2}, {"x": 3}):  # as population based training does it
@@ -44,6 +46,50 @@ def test_a_restored_sweep_keeps_the_numbers_of_its_trials_and_counts_changed_con
         callback.on_step_end()
     changed = panel.state.trials["a_00002"]
     assert (changed.changes, changed.config, changed.status) == (1, {"x": 3}, "running")
+    for trial in trials:  # as Tune ends all of them, at a limit of the whole sweep
+        trial.status = "TERMINATED"
+    callback.on_experiment_end(trials=trials)
+    assert panel.state.counts() == {"finished": 1, "cut off": 2}
+
+
+def test_the_time_left_counts_what_this_process_has_done():
+    state = SweepPanel("sweep").new_state()
+    state.start("start", 1.0)
+    state.total, state.over_before = 10, 6
+    for number in range(10):
+        state.add(str(number), {})
+        state.set_status(str(number), "finished" if number < 6 else "running", now=1.0)
+    assert state.eta(61.0) is None
+    for number in (6, 7):
+        state.set_status(str(number), "finished")
+    assert state.eta(61.0) == pytest.approx(60)
+
+
+@pytest.mark.parametrize("handled, counts", [(True, {"finished": 1}), (False, {"finished": 1, "cut off": 1})])
+def test_an_error_that_the_reader_handles_ends_no_sweep(monkeypatch, handled, counts):
+    """A sweep in an `except` block, such as after data that had to be fetched first."""
+    panel = SweepPanel("again")
+    panel.plan = TunerPlan.from_tuner(tune.Tuner(print, tune_config=tune.TuneConfig(metric="count")))
+    panel.state = panel.new_state()
+    monkeypatch.setattr(SweepPanel, "current", lambda: panel)
+    result = {"last_result": {"training_iteration": 1, "done": True}}
+    ended, other = [
+        SimpleNamespace(
+            trial_id=f"t{x}", experiment_tag=f"{x}", status="RUNNING", config={},
+            run_metadata=SimpleNamespace(**result),
+        )
+        for x in range(2)
+    ]  # fmt: skip
+    callback = SweepCallback()
+    callback.on_step_begin(trials=[ended] if handled else [ended, other])
+    callback.on_trial_complete(trial=ended)  # since the last look at all trials
+    ended.status = other.status = "TERMINATED"
+    try:
+        raise FileNotFoundError
+    except FileNotFoundError as error:
+        panel.handled = error if handled else None
+        callback.on_experiment_end(trials=callback._trials)
+    assert panel.state.counts() == counts
 
 
 def asha(**options):
@@ -212,6 +258,13 @@ FAILURES = [
 def test_why_a_trial_failed(tmp_path, written, why, fix):
     if written is not None:
         (tmp_path / "error.txt").write_text(f"Failure # 1 (occurred at today)\n{written}\n")
-    failure = trials.why_failed(SimpleNamespace(error_file=str(tmp_path / "error.txt")))
-    assert why in failure.text and "first" not in failure.text and fix in failure.fix
-    assert "memory" not in failure.text  # which is said only where it is known
+    trial = SimpleNamespace(error_file=str(tmp_path / "error.txt"), get_error=lambda: None)
+    text, advice = trials.why_failed(trial)
+    assert why in text and "first" not in text and fix in advice
+    assert "memory" not in text  # which is said only where it is known
+
+
+def test_why_a_trial_of_an_earlier_process_failed_is_in_the_storage(tmp_path):
+    text = "Failure # 1 (occurred at today)\nValueError: long ago\n"
+    trial = SimpleNamespace(error_file=str(tmp_path / "error.txt"), get_error=lambda: text)
+    assert trials.why_failed(trial)[0] == "ValueError: long ago"
