@@ -72,6 +72,7 @@ class TrainingRun(Run):
         self.made = 0  # steps up to now, with those of the attempts before that a checkpoint has
         self.repeated = 0  # steps that came after the last checkpoint, and were made again
         self.empty: set[int] = set()  # ranks whose loader had no batch
+        self.earlier_checkpoints: set[str] = set()  # paths, of the run with which this one goes on
         self.fed = True  # whether there is a loader, and so rows and waiting
         self.sizes: list[tuple[float, int]] = []  # (Unix seconds, number of workers from then on)
         self.trained: deque[Span] = deque(maxlen=_SPANS_KEPT)  # one for each epoch
@@ -433,6 +434,7 @@ class TrainingRun(Run):
         worker = self.workers.of(event)
         if worker is None:
             return
+        self.empty.discard(event.rank)
         self._go_back_after_restart()
         epoch_of_run = self.earlier + self._base.epochs + event.epoch
         event = replace(event, epoch=epoch_of_run)
@@ -448,7 +450,7 @@ class TrainingRun(Run):
         self.fed = event.fed
         self.enter("training", event.at)
         if is_first:
-            self._begin(worker, event.at)
+            self._begin(worker, event)
         if begins_epoch:
             self._parts["between epochs"] += event.between
             begin = event.at - event.ago - event.seconds
@@ -470,13 +472,15 @@ class TrainingRun(Run):
         self.repeated += max(self.made - self._base.steps, 0)
         self.made = self._base.steps
 
-    def _begin(self, worker: WorkerState, at: float) -> None:
+    def _begin(self, worker: WorkerState, event: events.Step) -> None:
         """Note the first step of a process of rank 0, which may replace a process that failed."""
         # What came after the checkpoint from which it goes on is void.
         begin = (worker.epoch, worker.step)
         self._points[:] = [point for point in self._points if point[:2] < begin]
         if self._failed_at is not None:
-            self._parts["restart"] += max(at - self._failed_at, 0.0)
+            if self.first_step_at:  # else it is a part of the start
+                began = event.at - max(event.seconds - event.first_wait, 0.0)
+                self._parts["restart"] += max(began - self._failed_at, 0.0)
             self._failed_at = None
 
     def _advance(self, worker: WorkerState, event: events.Step) -> None:
@@ -629,7 +633,7 @@ class TrainingRun(Run):
     def on_checkpoint(self, event: events.Checkpoint) -> None:
         count = len(self.checkpoints)
         self._checkpoint(event).update(event, first_epoch=self._first_epoch or 0)
-        if event.status == "committed" and len(self.checkpoints) > count:
+        if len(self.checkpoints) > count and event.path not in self.earlier_checkpoints:
             self._arrived += 1
         is_trained = self.phase == "training" and self.fraction() == 1.0
         if is_trained and self.pending:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # takes a second to import, and `latest` doesn't need it
 _EXACT = 2**53  # a float has all digits of whole numbers up to here
 
 
-def _median_epoch(record: RunRecord) -> float | None:
+def median_epoch(record: RunRecord) -> float | None:
+    """Return the seconds of the median epoch; None if no epoch has ended."""
     if not record.seconds_per_epoch:
         return None
     return median(record.seconds_per_epoch)
@@ -35,7 +36,7 @@ _COLUMNS: dict[str, Callable[[RunRecord], Any]] = {
     "rows": attrgetter("rows"),
     "epochs": attrgetter("epochs"),
     "start s": attrgetter("seconds_to_start"),
-    "epoch s": _median_epoch,
+    "epoch s": median_epoch,
     "rows/s": attrgetter("rows_per_second"),
     "waiting": attrgetter("waiting_share"),
     "total s": attrgetter("seconds_total"),

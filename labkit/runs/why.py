@@ -1,12 +1,11 @@
 """Print the verdict on a past run: the command ``python -m labkit why``."""
 
 import json
-from statistics import median
 from typing import Any
 
 from labkit.display.formatting import seconds
 from labkit.errors import LabError
-from labkit.runs.browse import get, latest
+from labkit.runs.browse import get, latest, median_epoch
 from labkit.runs.record import RunRecord
 from labkit.runs.verdict import in_words, verdict_of
 
@@ -62,15 +61,16 @@ def _of_trials(record: RunRecord) -> dict[int, dict[str, Any]]:
 
 def _compared(record: RunRecord, other: RunRecord) -> dict[str, Any]:
     """Return how much slower a run's median epoch is than another's."""
+    medians = []
     for compared in (record, other):
-        if not compared.seconds_per_epoch:
+        medians.append(median_epoch(compared) or 0.0)
+        if not medians[-1]:  # or no time passed in its epochs of one step each
             raise LabError(
                 f"compare the epochs of {record.run_id} and {other.run_id}",
                 f"{compared.run_id} has no epoch that ended",
                 "runs.table() lists the others",
             )
-    mine = median(record.seconds_per_epoch)
-    theirs = median(other.seconds_per_epoch)
+    mine, theirs = medians
     return {
         "seconds_per_epoch": mine,
         "than": other.run_id,

@@ -17,10 +17,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
-from labkit.worker.events import MAX_BYTES, Event, Print, Report, decode, encode
+from labkit.worker.events import (
+    MAX_BYTES,
+    Checkpoint,
+    Event,
+    Print,
+    Report,
+    decode,
+    encode,
+    numbers_in,
+)
 
 _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
 _PAUSE = 0.2  # seconds between two deliveries: a call of an actor costs as much as a small model's step
@@ -42,8 +52,10 @@ class Sender:
         self._reset()
 
     def send(self, event: Event) -> None:
-        """Queue one event for sending; never blocks. What JSON cannot express is dropped."""
+        """Queue one event for sending; never blocks. What is too long, or JSON can't express, is dropped."""
         message = encode(event)
+        if message is None and isinstance(event, Report | Checkpoint):
+            message = encode(replace(event, metrics=numbers_in(event.metrics)))
         if self._pid != os.getpid():
             self._reset()  # forked: the connection and the thread are the parent's
         if message is None:

@@ -203,12 +203,28 @@ def encode(event: Event) -> bytes | None:
     return message if len(message) <= MAX_BYTES else None
 
 
-def _plain(value: Any) -> int | float | str:
-    """Return a scalar of numpy or torch as a number, anything else as text."""
+def numbers_in(metrics: Values) -> dict[str, Any]:
+    """Return the metrics that are numbers: a list of predictions is not for a panel."""
+    plain = {}
+    for name, value in metrics.items():
+        with contextlib.suppress(Exception):  # a metric may be anything
+            number = _number(value)
+            if number is not None:
+                plain[name] = number
+    return plain
+
+
+def _number(value: Any) -> int | float | None:
+    """Return a scalar of numpy or torch as a number; None for anything else."""
     for convert in (operator.index, float):
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             return convert(value)
-    return str(value)[:200]
+    return None
+
+
+def _plain(value: Any) -> int | float | str:
+    number = _number(value)
+    return str(value)[:200] if number is None else number
 
 
 def decode(message: bytes) -> Event:

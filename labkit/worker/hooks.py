@@ -19,6 +19,7 @@ A module that the loop has not imported yet is hooked when it does: a worker tha
 
 import contextlib
 import functools
+import importlib.util
 import inspect
 import os
 import sys
@@ -56,6 +57,7 @@ _PAUSE = 0.2  # seconds between two events of a rank; a loss on a GPU is waited 
 _OF_ALL = 40  # events a second of all ranks but rank 0 together, since one process takes them in …
 _LONGEST = 2.0  # … but each rank's pause has at most these seconds
 _STEPS_ALONE = 200  # steps without an exchange after which a worker trains alone; methods exist that wait
+_SAME_BATCH = 3  # steps after the last batch that may still be for it; more of them need no loader
 _KEPT = 64  # batches that a loader may draw from the one inside it before it gives the first
 _COUNTER = "_labkit_counter"  # an attribute of Ray Data's iterables
 _CLOCKS = ("forward", "backward", "exchange", "optimizer", "reports", "evaluating")  # sums of `StepClocks`
@@ -88,6 +90,7 @@ class Follower:
         self._latest: Pass | None = None  # of them
         self._counters = weakref.WeakKeyDictionary[Any, Counter]()  # inside others
         self._drawn: list[Pass] = []  # from which passes the loop has drawn since the last step
+        self._undrawn = 0  # steps since it has drawn
         self._epoch: Epoch | None = None
         self._epochs = 0
         self._steps = 0
@@ -166,8 +169,9 @@ class Follower:
         if count is None:
             count = wrapped_counter(inner) if is_generator else torch_counter(iterator)
         seconds = perf_counter() - began
-        self._latest = Pass(loader, iterator, seconds, count, inner)
-        self._passes[iterator] = self._latest
+        with contextlib.suppress(TypeError):  # a loader's own iterator that can't be referred to weakly
+            self._latest = Pass(loader, iterator, seconds, count, inner)
+            self._passes[iterator] = self._latest
         return iterator
 
     def indexing(self, original: Callable) -> Callable:
@@ -249,8 +253,12 @@ class Follower:
         self._clocks.after_step(now)
         if self._weights is not None:
             self._watch_weights(self._weights.after_step)
-        if not drawn and epoch is not None and epoch.first is not None:
-            return  # another optimizer has stepped for the same batch
+        if drawn:
+            self._undrawn = 0
+        elif epoch is not None and epoch.first is not None:
+            self._undrawn += 1
+            if self._undrawn <= _SAME_BATCH or not self._is_over(epoch.first):
+                return  # another optimizer has stepped for the same batch
         if len(drawn) == 1 and drawn[0].epoch is epoch is not None:
             epoch.add(drawn[0])
         else:
@@ -309,8 +317,11 @@ class Follower:
 
         return scale
 
-    def noting_report(self, original: Callable) -> Callable:
-        """Hook ``ray.train.report`` in a worker, by whatever name the loop has it."""
+    def noting_report(self, original: Callable, *, keeps_json: bool = True) -> Callable:
+        """Hook ``ray.train.report``, by whatever name the loop has it.
+
+        In a run without workers, Ray keeps no metrics as JSON.
+        """
 
         def report(
             utils: Any,
@@ -320,7 +331,7 @@ class Follower:
             *args: Any,
             **kwargs: Any,
         ) -> Any:
-            if checkpoint is not None and self._tracker.rank() == 0:  # whose metrics Ray keeps
+            if keeps_json and checkpoint is not None and self._tracker.rank() == 0:  # whose metrics Ray keeps
                 for text in self._reports.notes_on(metrics, checkpoint_dir_name):
                     self._tracker.emit(events.Note(text))
             began = perf_counter()
@@ -334,13 +345,7 @@ class Follower:
         return report
 
     def noting_local_report(self, original: Callable) -> Callable:
-        """Hook ``ray.train.report`` of a run without workers, where Ray keeps no metrics as JSON."""
-
-        def report(utils: Any, metrics: Any, checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-            self.report(metrics, checkpoint=checkpoint)
-            return original(utils, metrics, checkpoint, *args, **kwargs)
-
-        return report
+        return self.noting_report(original, keeps_json=False)
 
     def giving_rows(self, original: Callable) -> Callable:
         """Hook ``shard.iter_rows()``."""
@@ -540,7 +545,7 @@ class Follower:
         if latest is not None:
             return
         if self._epoch is None or self._epoch.first is not None:
-            self._open(None, now)
+            self._open(None, self._left or now)  # nothing tells when it has begun
 
     def _may_train(self, loader_pass: Pass) -> bool:
         """Return whether a step may be for this pass: if it was left, or is over, it was an evaluation."""
@@ -667,21 +672,18 @@ class Follower:
         setattr(cls, name, replacement)
         self._undo.callback(put_back)
 
-    def leave(self) -> None:
-        """Take all hooks away: the loop is over."""
-        self._on = False
-        self._undo.close()
-        self._clocks.close()
-
     def finish(self, *, well: bool) -> None:
         """Send what is left when the loop has returned, or has raised, and take all hooks away."""
         try:
             if self._on and well:
                 self._send_end()
             elif self._on and self._epoch is not None:
-                self._send(self._epoch)
+                with contextlib.suppress(Exception):  # what the loop has raised is what counts
+                    self._send(self._epoch)
         finally:  # also if the reader interrupts this
-            self.leave()
+            self._on = False
+            self._undo.close()
+            self._clocks.close()
 
     def _send_end(self) -> None:
         now = perf_counter()
@@ -714,6 +716,12 @@ class Watched:
         if _following:
             return _following[-1].draw_watched(self)
         return next(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]  # a TypeError, as without this, if it has none
+
+    def __bool__(self) -> bool:
+        return True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
@@ -791,7 +799,11 @@ class _Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name not in self._names:
             return None
-        spec = self._spec_by_others(name, path, target)
+        self._names.discard(name)  # so that the other finders are asked
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._names.add(name)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
@@ -801,15 +813,6 @@ class _Finder:
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-    def _spec_by_others(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                return spec
-        return None
 
     def remove(self) -> None:
         """Take this finder out of Python's, if no other code has."""

@@ -18,6 +18,7 @@ class Reports:
 
     def __init__(self) -> None:
         self._folders: dict[str, int] = {}  # names of checkpoints' folders, and the number of the report
+        self._repeated: set[str] = set()  # of them, those that were spoken of
         self._changed: set[str] = set()  # metrics that were spoken of
         self._reports = 0
 
@@ -35,7 +36,8 @@ class Reports:
                 yield _sentence(path, value, kept)
         if folder is None:
             return
-        if folder in self._folders:
+        if folder in self._folders and folder not in self._repeated:
+            self._repeated.add(folder)
             yield (
                 f"report {self._reports} has the same checkpoint_dir_name={folder!r} as report "
                 f"{self._folders[folder]} ({_place()}): their files are in one folder, which is deleted "
@@ -112,10 +114,12 @@ def refuse_what_json_lacks(metrics: Any) -> None:
     """Refuse metrics of a checkpoint that Ray can't keep: in its controller that ends the run, unnamed."""
     if "pydantic_core" not in sys.modules or not isinstance(metrics, Mapping) or _is_kept(metrics):
         return
-    for path, value in _leaves(metrics, ""):
+    for path, value, is_key in _leaves(metrics, ""):
         if not _is_kept(value):
-            fact = f"it is a {_type_of(value)}, and Ray keeps the metrics of a checkpoint as JSON"
-            raise BadInput(f"report the metric {path}", fact, _json_fix(path, value))
+            what = f"its key {value!r}" if is_key else "it"
+            fact = f"{what} is a {_type_of(value)}, and Ray keeps the metrics of a checkpoint as JSON"
+            fix = "make the key a str or an int" if is_key else _json_fix(path, value)
+            raise BadInput(f"report the metric {path}" if path else "report the metrics", fact, fix)
 
 
 def _type_of(value: Any) -> str:
@@ -128,12 +132,16 @@ def _type_of(value: Any) -> str:
 
 
 def _json_fix(path: str, value: Any) -> str:
+    convert = "str(value)"
     if getattr(value, "shape", None):
-        return f"report {{{path}: value.tolist()}}, or save it in the checkpoint's folder"
-    with contextlib.suppress(Exception):
-        float(value)
-        return f"report {{{path}: float(value)}}"
-    return f"report {{{path}: str(value)}}, or save it in the checkpoint's folder"
+        convert = "value.tolist()"
+    else:
+        with contextlib.suppress(Exception):
+            float(value)
+            convert = "float(value)"
+    is_nested = path.endswith("]")
+    fix = f"make it {convert} where the metric is made" if is_nested else f"report {{{path}: {convert}}}"
+    return fix if convert == "float(value)" else f"{fix}, or save it in the checkpoint's folder"
 
 
 def _is_kept(value: Any) -> bool:
@@ -144,18 +152,18 @@ def _is_kept(value: Any) -> bool:
     return True
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values in nested metrics, each with its names; a key may be what can't be kept."""
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the values in nested metrics, each with its names; and with True, keys that are no texts."""
     if isinstance(value, Mapping):
         for name, part in value.items():
             if not isinstance(name, str):
-                yield f"{path}{name!r}, a key,".lstrip(), name
+                yield path, name, True
             yield from _leaves(part, _path_of(name, path))
     elif isinstance(value, (list, tuple, set, frozenset)):
         for place, part in enumerate(value):
             yield from _leaves(part, f"{path}[{place}]")
     else:
-        yield path, value
+        yield path, value, False
 
 
 def _path_of(name: Any, path: str) -> str:

@@ -190,7 +190,7 @@ class WeightsWatch:
             if id(tensor) in seen:
                 continue
             seen.add(id(tensor))
-            if _is_in_parts(tensor):
+            if is_in_parts(tensor):
                 self.is_on = False
             elif type(tensor).__name__ in _WHOLE and tensor.is_floating_point():
                 name = name or f"a tensor of shape {tuple(tensor.shape)}"
@@ -241,7 +241,7 @@ def _content(tensor: Any) -> bytes | int:
     return ctypes.string_at(tensor.data_ptr(), min(size, _PROBED))
 
 
-def _is_in_parts(tensor: Any) -> bool:
+def is_in_parts(tensor: Any) -> bool:
     """Return whether this rank holds only a part of a parameter, or nothing of it yet."""
     if tensor.is_meta:
         return True
@@ -277,6 +277,9 @@ def _norms(tensors: list[Any]) -> list[float | None]:
 
 
 def is_capturing() -> bool:
-    """Return whether a CUDA graph is captured: to read a number would spoil that."""
+    """Return whether a CUDA graph is captured, or CUDA has failed: to read a number would spoil the loop."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
+    try:
+        return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
+    except Exception:  # after an error of a kernel, each call raises that error
+        return True

@@ -23,18 +23,20 @@ def sender(listener):
     return Sender(listener.address)
 
 
-def test_scalars_become_numbers_and_what_json_cannot_express_is_dropped(sender, heard):
+def test_scalars_become_numbers_and_what_json_cannot_express_or_is_too_long_is_dropped(sender, heard):
     class Hostile:
         def __str__(self):
             raise RuntimeError("no text")
 
-    for metrics in ({"metric": Hostile()}, {"text": "x" * 10**6}, {("a", "b"): 1, "kept": 2}):
+    odd = {"metric": Hostile()}, {"all": [0.5] * 10**6, "loss": np.float32(0.5)}, {("a", "b"): 1, "kept": 2}
+    for metrics in odd:
         sender.send(Report(metrics))
+    sender.send(Note("x" * 10**6))
     scalars = {"loss": np.float32(0.5), "rows": np.int64(7), "zero-d": np.array(2.5), "many": np.arange(3)}
     sender.send(Report(scalars))
-    first, second = heard.after(2)
-    assert first.metrics == {"kept": 2}
-    assert second.metrics == {"loss": 0.5, "rows": 7, "zero-d": 2.5, "many": "[0 1 2]"}
+    *reports, last = heard.after(4)
+    assert [report.metrics for report in reports] == [{}, {"loss": 0.5}, {"kept": 2}]
+    assert last.metrics == {"loss": 0.5, "rows": 7, "zero-d": 2.5, "many": "[0 1 2]"}
 
 
 def test_a_process_that_exits_has_sent_everything_and_close_passes_it_on():

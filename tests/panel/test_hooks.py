@@ -1,6 +1,7 @@
 """Loops that know nothing of the panel: what is counted from outside, and that it changes nothing."""
 
 import contextlib
+import itertools
 import json
 import math
 import subprocess
@@ -493,8 +494,8 @@ REFUSED = [
     (np.zeros((3, 3)), "'m'", "value.tolist()"),
     (torch.ones(2), "'m'", "value.tolist()"),
     (torch.tensor(1.0), "'m'", "float(value)"),
-    ({"a": [1, np.float32(1)]}, "'m'['a'][1]", "float(value)"),
-    ({np.int64(3): 1}, "'m'", "float(value)"),
+    ({"a": [1, np.float32(1)]}, "'m'['a'][1]", "make it float(value) where"),
+    ({np.int64(3): 1}, "'m'", "make the key a str or an int"),
     (object(), "'m'", "str(value)"),
 ]
 
@@ -541,6 +542,68 @@ def test_two_checkpoints_in_one_folder_are_said():
     assert list(reports.notes_on({"a": 1}, "other")) == []
     (note,) = reports.notes_on({"a": 1}, "best")
     assert "report 3 has the same checkpoint_dir_name='best' as report 1" in note and "test_hooks.py" in note
+    assert list(reports.notes_on({"a": 1}, "best")) == []  # once for each folder
+
+
+def test_batches_that_are_kept_and_used_again_are_steps(tracker, events):
+    """`cycle` keeps the batches of its first pass, and draws no more from the loader."""
+    hand = Hand()
+    hand.epoch()
+    with following(tracker):
+        for _, batch in zip(range(105), itertools.cycle(loader()), strict=False):
+            hand.step(batch)
+    assert max(event.made for event in events if isinstance(event, Step)) >= 100
+    events.clear()
+    with following(tracker):
+        batch = next(iter(loader()))  # a look at whether the model learns one batch
+        for _ in range(100):
+            hand.step(batch)
+    assert max(event.made for event in events if isinstance(event, Step)) >= 95
+
+
+def test_an_epoch_of_one_step_without_a_loader_takes_time(tracker, events, monkeypatch):
+    clock = iter(range(10**6))
+    monkeypatch.setattr(hooks, "perf_counter", lambda: float(next(clock)))
+    hand = Hand()
+    with following(tracker):
+        for epoch in range(3):
+            hand.epoch()
+            hand.step(DATA[:])
+            hooks.current().report({"epoch": epoch})
+    seconds = [event.seconds for event in epochs_of(events)]
+    assert len(seconds) == 3 and min(seconds[1:]) > 0
+
+
+class ListLoader(DataLoader):
+    def _get_iterator(self):
+        return iter([torch.zeros(8, 2)])  # a list's iterator can't be referred to weakly
+
+
+def test_a_loader_with_an_iterator_of_its_own_is_left_alone(tracker):
+    with following(tracker):
+        assert len(list(ListLoader(DATA))) == 1
+
+
+def test_the_iterator_of_a_loader_that_ray_has_prepared_has_its_length(tracker):
+    prepared = _WrappedDataLoader(loader(), torch.device("cpu"), False)
+    without = len(iter(prepared))
+    with following(tracker):
+        assert len(iter(prepared)) == without == 5 and iter(prepared)
+
+
+def test_after_an_error_of_cuda_the_loops_own_error_is_what_is_raised(tracker, monkeypatch):
+    """Each call of CUDA raises it again, also the one that asks whether a graph is captured."""
+
+    def fails():
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    hand = Hand()
+    with pytest.raises(ValueError, match="mine"), following(tracker):
+        train(hand, loader(), epochs=1)
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", fails)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", fails)
+        raise ValueError("mine")
 
 
 def test_a_report_tells_how_many_passes_are_over_and_what_was_made_since(tracker, events):

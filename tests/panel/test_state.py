@@ -159,6 +159,35 @@ def test_steps_after_the_last_checkpoint_that_arrived_are_repeated():
     assert (run.state.workers.restarts, len(run.state.failures)) == (2, 1)
 
 
+def test_a_restart_takes_from_the_failure_to_the_first_step_that_begins_again():
+    run = Run(engine="Ray Train")
+    run.step(10, total=10, seconds=1.0)("failure", 20, text="boom")("worker", 25, pid=200)
+    run.step(40, total=10, pid=200, seconds=12.0, first_wait=2.0)  # a compilation, in the first step
+    assert run.state.time_breakdown(T0 + 40)["restart"] == 10.0
+    early = Run(engine="Ray Train")("failure", 5, text="boom")("worker", 10, pid=200)
+    early.step(20, total=10, pid=200, seconds=1.0)  # the first one of all: that is its start
+    parts = early.state.time_breakdown(T0 + 60)
+    assert "restart" not in parts and sum(parts.values()) == pytest.approx(60)
+
+
+def test_a_checkpoint_that_is_heard_of_while_its_validation_is_pending_has_arrived():
+    run = Run(engine="Ray Train", epochs=3)
+    run.state.earlier_checkpoints = {"/runs/earlier"}
+    run("checkpoint", 1, path="/runs/earlier", status="pending")
+    for epoch in range(3):
+        run.step(epoch + 1.0, epoch=epoch, step=10, total=10, done=True, seconds=1.0)
+        run("saved", epoch + 1.1, epoch=epoch + 1, step=10 * (epoch + 1))
+        run("report", epoch + 1.2, metrics={"loss": 1.0}, passes=epoch + 1)
+        run("checkpoint", epoch + 1.3, path=f"/runs/{epoch}", status="pending", metrics={"loss": 1.0})
+    labels = [checkpoint.label for checkpoint in run.state.checkpoints]
+    assert labels[1:] == ["epoch 1", "epoch 2", "epoch 3"]
+
+
+def test_a_rank_that_makes_steps_has_batches():
+    run = Run()("empty").step(1)  # a loader for validation had none
+    assert run.state.empty == set()
+
+
 @pytest.mark.parametrize("late", ["both", "the report"])
 def test_a_checkpoint_that_the_engine_tells_of_before_its_report_has_the_epoch_of_the_report(late):
     """The worker sends the one, and the controller the other: on a busy machine the worker's comes later."""

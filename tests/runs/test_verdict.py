@@ -1,6 +1,7 @@
 """The verdict: numbers of each rank in, the cause, its rank and what it costs out."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -182,6 +183,10 @@ def test_why_prints_the_verdict_of_a_record(two_runs, capsys):
     assert main(["why", "slow", "--than", "fast", "--percent", "80"]) == 0
     assert main(["why", "fast", "--than", "slow"]) == 0
     capsys.readouterr()
+    without = replace(runs.get("id-slow"), run_id="id-none", seconds_per_epoch=[0.0])
+    without.write(f"{without.folder}/../id-none")
+    assert main(["why", "slow", "--than", "id-none"]) == 2
+    assert "id-none has no epoch that ended" in capsys.readouterr().err
     assert main(["why", "nothing"]) == 2
     assert "nothing" in capsys.readouterr().err
 
