@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import socket
 import sys
 from importlib import util
@@ -82,6 +83,9 @@ def prepare(*, settings: Settings | None = None) -> None:
     installed = Path(pyspark.origin).parent
     # The supervisor ends a group that no process uses.
     lab.use(group(), keep=_KEEP_SECONDS)
+    if prepared.current(lab.home) is None:  # an earlier process may have had this pid, and another Python
+        for name in ("conf", "home"):
+            shutil.rmtree(folder / name, ignore_errors=True)
     try:
         for name in ("conf", "home", "scratch", "logs"):
             (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -17,6 +17,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -69,8 +70,12 @@ class SparkPanel(Panel):
         self._distributor: Any = None
         self._log: Path | None = None
         self._launched = ""  # what `run` was called with: "function", "file", or nothing yet
+        self._launched_at: float | None = None  # while `run` runs; by `time.monotonic`
         self._begun: set[int] = set()  # ranks
         self._returned: set[int] = set()  # ranks
+        # What an earlier `run` in the block has left, whose failure the reader has caught.
+        self._failed_before = 0
+        self._logged_before = 0  # characters
 
     def watch(self, distributor: Any) -> "SparkPanel":
         """Follow `distributor` in a ``with`` block around its ``run()``.
@@ -99,7 +104,7 @@ class SparkPanel(Panel):
         elif isinstance(event, Returned):
             self._returned.add(event.rank)
         elif isinstance(event, Failure):
-            if self.state.failures:
+            if self._has_failed():
                 return
             # Shortened here and not in the rank, because only this process has the cells and their numbers.
             event = replace(event, text=_shortened(event.text))
@@ -124,6 +129,7 @@ class SparkPanel(Panel):
         """Follow the distributor's `run`, and set the variables that ranks on this machine inherit."""
         over = threading.Event()
         self._launched = ""
+        self._failed_before = self._logged_before = 0
         self._log = self._folder() / f"{self.run_id}.log"
         variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": prepared.LOOPBACK}
         variables = {name: value for name, value in variables.items() if name not in os.environ}
@@ -153,7 +159,7 @@ class SparkPanel(Panel):
 
     def keep_failure(self, error: BaseException) -> None:
         self._keep_killed()
-        if self.state.failures and (isinstance(error, LabError) or _of_spark(error)):
+        if self._has_failed() and (isinstance(error, LabError) or _of_spark(error)):
             return
         if isinstance(error, LabError):
             self.state.fail(error.fact, None)
@@ -190,9 +196,15 @@ class SparkPanel(Panel):
             self._launched = "function" if callable(what) else "file"
             self._begun = set()
             self._returned = set()
+            self._failed_before = len(self.state.failures)
+            self._logged_before = len(self._logged())
             assert self._log is not None  # `__enter__` has chosen it
-            with _captured(self._log):
-                result = run(TrackedFunction(function, self.tracker), *args, **kwargs)
+            self._launched_at = time.monotonic()
+            try:
+                with _captured(self._log):
+                    result = run(TrackedFunction(function, self.tracker), *args, **kwargs)
+            finally:
+                self._launched_at = None
             self._raise_hidden_failure()
             if isinstance(result, dict):  # its numbers, not the single weights of a state_dict
                 numbers = {name: value for name, value in result.items() if isinstance(value, (int, float))}
@@ -235,10 +247,10 @@ class SparkPanel(Panel):
         size = self._distributor.num_processes
 
         def is_decided() -> bool:
-            return len(self._returned) >= size or bool(self.state.failures)
+            return len(self._returned) >= size or self._has_failed()
 
         wait_until(is_decided, seconds=_LATE_SECONDS, check=int)
-        if self.state.failures:
+        if self._has_failed():
             with self.update():
                 self._keep_killed()
             raise self._run_failed()
@@ -254,6 +266,10 @@ class SparkPanel(Panel):
         if not self._begun:  # ranks on other machines may not reach this process
             self._say("No rank was heard, so the panel doesn't know how the ranks ended: read the log")
 
+    def _has_failed(self) -> bool:
+        """Return whether a rank of this `run` has failed, or of the one before if none runs."""
+        return len(self.state.failures) > self._failed_before
+
     def _say(self, sentence: str) -> None:
         with self.update() as state:
             state.note = sentence
@@ -265,7 +281,10 @@ class SparkPanel(Panel):
     def _notice_silence(self, over: threading.Event) -> None:
         """Report what is known while no rank has begun, so that a hang isn't silent."""
         while not over.wait(1.0):
-            if self._begun or self.state.hang or self.state.elapsed() <= _SILENT_SECONDS:
+            began = self._launched_at
+            if began is None or self._begun or self.state.hang:
+                continue
+            if time.monotonic() - began <= _SILENT_SECONDS:
                 continue
             words = [f"no word of a rank for {_SILENT_SECONDS:.0f} s"]
             if prepared.current(self.settings.home):
@@ -295,17 +314,21 @@ class SparkPanel(Panel):
     def _folder(self) -> Path:
         return prepared.folder_of(self.settings.home) / "logs"
 
-    def _log_end(self) -> str:
+    def _logged(self) -> str:
         if self._log is not None:
             with contextlib.suppress(OSError):
-                return self._log.read_text(errors="replace")[-_LOG_END:]
+                return self._log.read_text(errors="replace")
         return ""
+
+    def _log_end(self) -> str:
+        """Return the last of what this `run` has printed."""
+        return self._logged()[self._logged_before :][-_LOG_END:]
 
     def _keep_killed(self) -> None:
         """If a rank was killed, make that the failure: the others then report a lost connection."""
         killed = _spark.KILLED.search(self._log_end())
         if killed is not None:
-            self.state.failures.clear()
+            del self.state.failures[self._failed_before :]
             self.state.fail(f"killed ({killed[2]})", int(killed[1]))
 
     def _reason(self) -> str:

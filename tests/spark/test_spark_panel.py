@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -24,6 +25,7 @@ from labkit.panel.reporters import NullReporter
 from labkit.runs import record as records
 from labkit.spark import panel as spark_panel
 from labkit.spark.panel import SparkPanel
+from labkit.worker.events import Failure, Returned, Worker
 from labs import interrupt_when, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/panel/", "labkit/worker/", "labkit/spark/")]
@@ -375,6 +377,34 @@ def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors
     assert "run the cell again" in raised.value.fix, (raised.value.fact, raised.value.fix)
     with panel_of("07-again").watch(on_executors):
         on_executors.run(str(tmp_path / "train.py"))
+
+
+@pytest.mark.each_change
+def test_a_second_run_in_a_block_is_judged_by_itself(tmp_path, monkeypatch):
+    """The reader has caught the failure of the first, and tries again with another setting."""
+    monkeypatch.setattr(spark_panel, "_SILENT_SECONDS", 0.2)
+
+    class Distributor:
+        num_processes = 1
+        local_mode = True
+
+        def run(self, function, outcome):
+            print(f"printed by {outcome}")
+            for seen in (Worker(), Failure("ValueError: lr") if outcome == "bad" else Returned()):
+                panel.receive(replace(seen, run=panel.run_id))
+            if outcome == "bad":
+                raise RuntimeError("ValueError: lr")
+            return {"loss": 0.5}
+
+    panel, distributor = panel_of("07-twice"), Distributor()
+    with panel.watch(distributor):
+        time.sleep(1)  # such as a Spark that reads a table: no rank is silent yet
+        assert not panel.state.hang
+        with pytest.raises(RuntimeError, match="lr"):
+            distributor.run(time.sleep, "bad")
+        assert distributor.run(time.sleep, "good") == {"loss": 0.5}
+        assert "bad" not in panel._log_end() and "good" in panel._log_end()
+    assert panel.state.status == "finished" and not panel.state.hang
 
 
 def test_silence_has_words(local, monkeypatch, capsys):
