@@ -14,15 +14,14 @@ import json
 import os
 import secrets
 import sys
-import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit.cluster import Cluster, connect
-from labkit.errors import BadInput, NotReachable
+from labkit.cluster import Cluster, connect, left_or_running
+from labkit.errors import BadInput, LabError, NotReachable
 from labkit.files import private_file
+from labkit.interrupts import wait_until
 from labkit.local.lab import Lab
 from labkit.machine import free_port
 from labkit.settings import Settings
@@ -48,7 +47,7 @@ _NO_COMMANDS = (
 def start(node_types: Mapping[str, Mapping[str, Any]], *, idle_timeout_minutes: float) -> Cluster:
     """Start a head and connect to it. Other nodes start when something asks for what only they have.
 
-    A cluster that an earlier call has started is stopped first.
+    A cluster that an earlier call has started is stopped first; another one has to be left before.
 
     Args:
         node_types: the ``available_node_types`` of a file for `ray up`: of each type its ``resources`` and
@@ -68,6 +67,11 @@ def start(node_types: Mapping[str, Mapping[str, Any]], *, idle_timeout_minutes: 
             f"no node type is called {_HEAD_TYPE!r}, and the provider calls its head so",
             f"add {{{_HEAD_TYPE!r}: {{'resources': {{'CPU': 1}}, 'max_workers': 0}}}}",
         )
+    earlier = left_or_running()
+    if earlier is not None:
+        if earlier.address != Lab(Settings.from_env().home).noted(_GROUP, {"address": str}).get("address"):
+            raise LabError(attempt, f"this notebook is connected to {earlier.address}", "lab.stop() first")
+        earlier.stop()
     stop()
     lab = Lab(Settings.from_env().make_home())
     folder = lab.home / _GROUP
@@ -81,20 +85,20 @@ def start(node_types: Mapping[str, Mapping[str, Any]], *, idle_timeout_minutes: 
     log = folder / "head.log"
     log.unlink(missing_ok=True)
     cpus = int(node_types[_HEAD_TYPE]["resources"]["CPU"])
-    command = _command(port, cpus, scaling)
+    command = _command(port, cpus, scaling, lab.make_folder())
     lab.use(_GROUP)
+    lab.note(_GROUP, {"address": address})
     head = lab.start(command, group=_GROUP, log=log, env=_environment(token))
-    deadline = time.monotonic() + _START_SECONDS
-    while "Ray runtime started" not in log.read_text():
-        if head.status() is not None or time.monotonic() > deadline:
-            printed = log.read_text()[-500:]
-            stop()
-            raise NotReachable(
-                attempt,
-                printed or f"it said nothing for {_START_SECONDS} s",
-                "run the cell again",
-            )
-        time.sleep(0.5)
+
+    def has_spoken() -> bool:
+        return "Ray runtime started" in log.read_text() or head.status() is not None
+
+    wait_until(has_spoken, seconds=_START_SECONDS, check=int)
+    printed = log.read_text()
+    if "Ray runtime started" not in printed:
+        stop()
+        fact = printed[-500:] or f"it said nothing for {_START_SECONDS} s"
+        raise NotReachable(attempt, fact, "run the cell again")
     return connect(address, token_file=token)
 
 
@@ -133,7 +137,7 @@ def configuration(address: str, node_types: Mapping[str, Mapping[str, Any]], idl
     }
 
 
-def _command(port: int, cpus: int, configuration: Path) -> list[str]:
+def _command(port: int, cpus: int, configuration: Path, folder: Path) -> list[str]:
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"]
     command += [
         f"--port={port}",
@@ -141,7 +145,7 @@ def _command(port: int, cpus: int, configuration: Path) -> list[str]:
         f"--autoscaling-config={configuration}",
     ]
     command += [f"--{name}-port={free_port()}" for name in _PORTS]
-    command += [f"--temp-dir={tempfile.mkdtemp(prefix='ray-')}"]  # a short path, for its sockets
+    command += [f"--temp-dir={folder}"]
     return [
         *command,
         "--min-worker-port=0",

@@ -13,9 +13,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from labkit.errors import LabError, RunStopped
+from labkit.errors import RunStopped
 
 _INSIST = 5.0  # seconds after the first interrupt from which another one raises at once
 
@@ -87,27 +86,6 @@ def stoppable(
         if isinstance(error, KeyboardInterrupt):
             raise RunStopped(what, "stopped by you", left) from None
         raise
-
-
-@contextlib.contextmanager
-def alone(path: Path, *, seconds: float, check: Callable[[], None], attempt: str) -> Iterator[None]:
-    """Hold a lock file: one process of a home starts something; the others wait, and then find it."""
-    from filelock import FileLock, Timeout
-
-    def is_cancelled() -> bool:
-        check()  # raises if the reader has interrupted
-        return False
-
-    lock = FileLock(path, timeout=seconds)
-    try:
-        lock.acquire(cancel_check=is_cancelled)
-    except Timeout:
-        fact = f"another process has been starting it for {seconds:.0f} s"
-        raise LabError(attempt, fact, "python -m labkit stop, and start again") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def wait_until(

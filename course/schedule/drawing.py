@@ -3,12 +3,15 @@
 import itertools
 import math
 from collections import defaultdict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from course.schedule.ops import COLLECTIVES, Event
 from labkit.display import svg
+
+if TYPE_CHECKING:
+    from course.schedule.simulation import Simulated
 
 # All in SVG units.
 _WIDTH = 660
@@ -28,21 +31,7 @@ _COLOURS = (svg.MAIN, svg.OK, "var(--lk-dim)")  # of computing, by the first let
 _MOST_ARROWS = 120  # more than that hide what is below
 
 
-class Lanes(Protocol):
-    """What is drawn of a simulation; see `course.schedule.simulation.Simulated`."""
-
-    results: list[Any]
-    events: list[Event]
-    held: list[list[tuple[float, float]]]
-
-    @property
-    def time(self) -> float: ...
-
-    @property
-    def memory(self) -> list[float]: ...
-
-
-def drawing(run: Lanes) -> Markup:
+def drawing(run: "Simulated") -> Markup:
     """Draw the lanes of a simulation as SVG."""
     axis = svg.Axis(0.0, run.time or 1.0, _LEFT, _WIDTH - _RIGHT)
     world = len(run.results)
@@ -79,7 +68,7 @@ def _grid(axis: svg.Axis, height: float) -> list[Markup]:
 
 
 def _lane(
-    run: Lanes,
+    run: "Simulated",
     rank: int,
     axis: svg.Axis,
     colours: dict[str, str],
@@ -160,7 +149,7 @@ def _shaded(
     return parts
 
 
-def _memory(run: Lanes, rank: int, axis: svg.Axis, bottom: float) -> list[Markup]:
+def _memory(run: "Simulated", rank: int, axis: svg.Axis, bottom: float) -> list[Markup]:
     """Draw a step line of the megabytes that a rank holds; all ranks have one scale."""
     scale = (_MEMORY - 2) / (max(run.memory) or 1.0)
     points = []

@@ -29,7 +29,6 @@ from labkit.cluster import (
 from labkit.errors import expect_int
 from labkit.local.nodes import OBJECT_STORE_BYTES, LocalCluster
 from labkit.local.preload import modules_of
-from labkit.local.variables import Changes
 from labkit.settings import Settings
 
 __all__ = ["Cluster", "Node", "connect", "current", "start"]
@@ -105,18 +104,11 @@ def _name_what_workers_lack(running: LocalCluster) -> None:
             "to get these: lab.stop(), then cluster.start() again",
             stacklevel=3,
         )
-    late = {
-        name
-        for name in now.names | running.changes.names
-        if _value(now, name) != _value(running.changes, name)
-    }
+    given, before = ({**have.env_vars, **have.handed} for have in (now, running.changes))
+    late = {name for name, _ in given.items() ^ before.items()}
     if late:
         warnings.warn(
             f"{', '.join(sorted(late))} changed after this process had connected, and its workers have the "
             "values from before; to give them these: ray.shutdown(), then cluster.start() again",
             stacklevel=3,
         )
-
-
-def _value(changes: Changes, name: str) -> str | None:
-    return {**changes.env_vars, **changes.handed}.get(name)

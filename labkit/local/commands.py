@@ -11,9 +11,9 @@ from collections.abc import Callable
 from labkit.display.formatting import plural, size
 from labkit.errors import LabError
 from labkit.local import family
+from labkit.local.cleaning import old_folders
 from labkit.local.doctor import doctor as diagnose
 from labkit.local.lab import Lab
-from labkit.runs.cleaning import old_folders
 from labkit.settings import Settings
 
 
@@ -36,7 +36,7 @@ def doctor(_: argparse.Namespace) -> int:
 def stop(_: argparse.Namespace) -> int:
     """Stop the processes that this lab has started on this machine, and no others."""
     lab = Lab(Settings.from_env().home)
-    in_use = any(lab.users().values())
+    in_use = [group for group, users in lab.users().items() if users]
     stopped = lab.stop()
     for process in stopped:
         print(f"stopped {process}")
@@ -45,8 +45,8 @@ def stop(_: argparse.Namespace) -> int:
         for other in family.other_homes(lab.id):
             stop = f"LABKIT_HOME={shlex.quote(str(other))} {shlex.quote(sys.executable)} -m labkit stop"
             print(f"the lab in {other} is running; to stop that one: {stop}")
-    if in_use:  # Ray ends a process a minute after it has lost its head node, and its variables are lost
-        print("a notebook was using it: restart its kernel now, or Ray ends the kernel within a minute")
+    for group in in_use:
+        print(f"a notebook was using its {group}: run the cell again that starts it")
     return 0
 
 

@@ -135,7 +135,7 @@ def _home(settings: Settings) -> Iterator[Finding]:
 
 def _gpu(settings: Settings) -> Iterator[Finding]:
     names = machine.gpus()
-    cpu_build = bool(names) and (_version("torch") or "").endswith("+cpu")
+    cpu_build = bool(names) and settings.use_gpu and (_version("torch") or "").endswith("+cpu")
     if not names:
         text = "none; the lessons need none"
     elif cpu_build:

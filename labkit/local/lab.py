@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -288,3 +288,24 @@ def _answer(connection: socket.socket, do: str, files: list[int], **arguments: A
     if isinstance(answer, dict) and answer.get("error") == OTHER_VERSION:
         raise NotReachable("use the lab's supervisor", OTHER_VERSION, _AGAIN)
     return answer
+
+
+@contextlib.contextmanager
+def alone(path: Path, *, seconds: float, check: Callable[[], None], attempt: str) -> Iterator[None]:
+    """Hold a lock file: one process of a home starts something; the others wait, and then find it."""
+    from filelock import FileLock, Timeout  # of Ray, and torch
+
+    def is_cancelled() -> bool:
+        check()  # raises if the reader has interrupted
+        return False
+
+    lock = FileLock(path, timeout=seconds)
+    try:
+        lock.acquire(cancel_check=is_cancelled)
+    except Timeout:
+        fact = f"another process has been starting it for {seconds:.0f} s"
+        raise LabError(attempt, fact, "python -m labkit stop, and start again") from None
+    try:
+        yield
+    finally:
+        lock.release()

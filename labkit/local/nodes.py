@@ -24,9 +24,9 @@ from labkit.cluster.handle import Cluster
 from labkit.display.progress import waiting
 from labkit.errors import BadInput, NotReachable, expect_int
 from labkit.files import private_file
-from labkit.interrupts import alone, wait_until
+from labkit.interrupts import wait_until
 from labkit.local import family, temporary
-from labkit.local.lab import UNKNOWN, Lab
+from labkit.local.lab import UNKNOWN, Lab, alone
 from labkit.local.preload import Modules, Preloader
 from labkit.local.variables import Changes, changes
 from labkit.machine import free_port
@@ -91,7 +91,7 @@ class LocalCluster(Cluster):
         self._lab.use(GROUP)
         facts = self._lab.noted(GROUP, {"address": str, "dashboard": str})
         self._find_head()
-        if facts and self._has_head():
+        if facts and self._has_head() and _is_of_this_machine(facts["address"]):
             self.address = facts["address"]
             self.dashboard_url = facts["dashboard"]
             try:
@@ -159,7 +159,11 @@ class LocalCluster(Cluster):
         return bool(self._lab.running(GROUP, node))
 
     def _answers(self) -> bool:
-        return True  # `is_running` looks at its processes
+        """Return whether its address is this machine's; `is_running` looks at its processes.
+
+        A laptop that has changed the network has lost the address, and Ray's processes their connections.
+        """
+        return _is_of_this_machine(self.address)
 
     def add_node(self, *, cpus: int | None = None, resources: dict[str, float] | None = None) -> Node:
         """Start one more node on this machine, and wait until it has joined the cluster.
@@ -408,3 +412,10 @@ class LocalCluster(Cluster):
             if member.is_origin and member.program == "raylet":
                 raylets[member.node] = member.process
         return raylets
+
+
+def _is_of_this_machine(address: str) -> bool:
+    """Return whether the host of a ``host:port`` is still an address of this machine."""
+    host, _, _ = address.rpartition(":")
+    interfaces = psutil.net_if_addrs().values()
+    return any(host == entry.address for entries in interfaces for entry in entries)

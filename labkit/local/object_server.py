@@ -22,9 +22,9 @@ from typing import Any, BinaryIO
 
 from labkit import machine, process_info
 from labkit.errors import LabError, NotReachable, expect_installed
-from labkit.interrupts import alone, wait_until
+from labkit.interrupts import wait_until
 from labkit.local.family import STORE
-from labkit.local.lab import KEEP_SECONDS, Lab
+from labkit.local.lab import KEEP_SECONDS, Lab, alone
 from labkit.settings import OTHER_HOME, Settings
 from labkit.storage.keys import read_keys, write_keys
 

@@ -96,7 +96,7 @@ class Supervisor:
             if connection is not None:
                 self._answer(connection)
                 needed = time.monotonic()  # it may have taken longer than _IDLE
-            if self._groups and self._home.exists() and self._path.exists():  # `rm -rf .labkit` is the end
+            if self._groups and self._has_home():
                 needed = time.monotonic()
         self._reap()
         listener.settimeout(0)
@@ -107,6 +107,13 @@ class Supervisor:
         if not self._over:
             self._end(None)
         self._path.unlink(missing_ok=True)
+
+    def _has_home(self) -> bool:
+        """Return whether its home is there: `rm -rf .labkit` is the end, a disk without an answer isn't."""
+        try:
+            return self._home.exists() and self._path.exists()
+        except OSError:
+            return True
 
     def _group(self, name: str) -> _Group:
         return self._groups.setdefault(name, _Group(self._keep))

@@ -22,6 +22,7 @@ import re
 import reprlib
 import subprocess
 import textwrap
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -37,6 +38,8 @@ from labkit.files import atomic_write, json_object
 Home = Path | str | None  # the lab's home folder; None: from the settings
 FILE_NAME = "run_record.json"
 NOTE_NAME = "note.json"
+
+_SILENT = 600.0  # seconds after which a run of another machine has ended; clocks may differ
 
 # The reader passes these to the engine, so they may contain secrets, data and objects of any kind.
 _FROM_THE_READER = (
@@ -185,7 +188,7 @@ def read(path: Path) -> RunRecord:
             f"delete {to_delete} if it can't be repaired; runs.table() lists the other runs",
         ) from error
     state = record.state
-    if state == "running" and not _may_live(record.process):
+    if state == "running" and not _may_live(record.process, path):
         state = "lost"
     return replace(record, folder=str(path.parent), state=state)
 
@@ -249,10 +252,14 @@ def this_process() -> dict[str, Any]:
     return {**process_info.identity(os.getpid()), "machine": _machine()}
 
 
-def _may_live(process: dict[str, Any]) -> bool:
-    """Return whether a run's process may still be running. Those of other machines can't be looked up."""
+def _may_live(process: dict[str, Any], path: Path) -> bool:
+    """Return whether a run's process may still be running.
+
+    Those of other machines can't be looked up, and a machine may have got another name. A run writes its
+    record every few seconds.
+    """
     if process.get("machine") not in (None, _machine()):
-        return True
+        return time.time() - path.stat().st_mtime < _SILENT
     with contextlib.suppress(LookupError, TypeError, ValueError, OverflowError):  # damaged, or it has ended
         now = process_info.identity(process["pid"])
         is_of_this_boot = now["boot"] == process["boot"]

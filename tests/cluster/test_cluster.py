@@ -323,6 +323,21 @@ def test_a_cluster_that_does_not_answer_and_that_nobody_uses_is_replaced(tmp_pat
     assert done.stdout.splitlines()[-1] == "found False set()", done.stdout
 
 
+ELSEWHERE = UNANSWERED.replace("127.0.0.1:1", "203.0.113.9:1").replace("raise NotReachable", "1 / 0  #")
+
+
+def test_a_cluster_whose_address_this_machine_has_lost_is_replaced(tmp_path):
+    """A laptop in another network: Ray's processes run, and have lost each other."""
+    done = python(ELSEWHERE, tmp_path)
+    Lab(tmp_path).stop()
+    assert done.stdout.splitlines()[-1] == "found False set()", done.stdout
+    lost = nodes.LocalCluster(Settings(home=tmp_path), None)
+    lost.address = "203.0.113.9:1"
+    assert not lost._answers()
+    lost.address = "127.0.0.1:1"
+    assert lost._answers()
+
+
 CONNECT = """
 import json, sys
 from labkit.local import cluster

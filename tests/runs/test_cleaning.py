@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -67,6 +68,19 @@ def test_what_is_old_is_shown_and_removed_and_nothing_else(home, capsys):
     shown = capsys.readouterr().out.splitlines()
     assert f"8 folders in {home}/runs/03-torch" in shown and shown[-1] == "removed 14 of 14"
     assert shown[-2].startswith("14 folders with ")
+
+
+def test_sessions_of_a_home_with_a_long_path_are_elsewhere_and_are_removed(tmp_path, monkeypatch):
+    home = tmp_path / ("long" * 10)
+    monkeypatch.setenv("LABKIT_HOME", str(home))
+    session = Lab(home).make_folder() / "session_2026"
+    assert home not in session.parents
+    try:
+        file(session / "logs" / "raylet.out")
+        age(session.parent)
+        assert clean() == 0 and not session.exists()
+    finally:
+        shutil.rmtree(session.parents[1])
 
 
 def test_what_runs_or_is_marked_stays_with_its_checkpoints(home):

@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +121,9 @@ def test_a_run_whose_process_is_gone_is_lost(tmp_path):
     there["process"]["machine"] = "another"
     path.write_text(json.dumps(there))
     assert records.read(path).state == "running"
+    hours_ago = time.time() - 7200  # and a container has another name each time, while a run writes all along
+    os.utime(path, (hours_ago, hours_ago))
+    assert records.read(path).state == "lost"
     for damaged in ({}, {"pid": "x"}, {"pid": 2**70, "created": 1.0, "boot": ""}):
         path.write_text(json.dumps(there | {"process": damaged}))
         assert records.read(path).state == "lost"

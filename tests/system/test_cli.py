@@ -82,7 +82,7 @@ def test_stop_stops_what_the_lab_started_and_nothing_else_and_warns_the_open_not
         assert done.returncode == 0
         first, *more = done.stdout.splitlines()
         assert first == f"stopped one: sleep (process {ours.pid})"
-        assert ["restart its kernel" in line for line in more] == [True] * in_use
+        assert ["using its one: run the cell again" in line for line in more] == [True] * in_use
         assert not runs(ours.pid) and other.poll() is None
         assert not Lab(home).running()
     finally:

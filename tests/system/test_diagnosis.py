@@ -30,9 +30,10 @@ def look(home, monkeypatch):
     """look(topic, memory=…): what the doctor finds on a machine where these facts are so; None: no line."""
 
     def _look(topic: str, **facts) -> Finding | None:
+        settings = Settings(home=home, use_gpu=True)
         for name, value in facts.items():
             monkeypatch.setattr(machine, name, lambda *_, value=value: value)
-        return next((f for f in doctor(Settings(home=home)).findings if f.topic == topic), None)
+        return next((f for f in doctor(settings).findings if f.topic == topic), None)
 
     return _look
 
@@ -84,10 +85,13 @@ def test_disk(look, monkeypatch, free, total, ok):
 
 
 @pytest.mark.parametrize("build, ok", [("2.13.0+cpu", False), ("2.13.0", True)])
-def test_a_gpu_and_the_build_of_torch(look, monkeypatch, build, ok):
+def test_a_gpu_and_the_build_of_torch(look, monkeypatch, home, build, ok):
     monkeypatch.setattr(diagnosis, "_version", lambda name: build)
     finding = look("GPU", gpus=("H200",) * 2)
     assert finding.ok == ok and "2 × H200" in finding.text
+    findings = doctor(Settings(home=home, use_gpu=False)).findings  # LABKIT_GPU=0, one of the two fixes
+    (finding,) = [finding for finding in findings if finding.topic == "GPU"]
+    assert finding.ok and "not used" in finding.text
 
 
 def test_packages(look, monkeypatch):

@@ -267,6 +267,22 @@ def test_a_killed_supervisor_is_replaced_and_its_processes_run_on(home, user):
     until(lambda: not Lab(home).running())
 
 
+def test_a_home_that_cannot_be_looked_at_for_a_moment_is_there(home, monkeypatch):
+    """A network's disk, or a ticket that is over: an error there would leave all that runs alone."""
+    supervisor = lab.supervisor.Supervisor(home, home / "socket", 60)
+    home.mkdir(exist_ok=True)
+    (home / "socket").touch()
+    assert supervisor._has_home()
+    (home / "socket").unlink()
+    assert not supervisor._has_home()
+
+    def stale(self):
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(Path, "exists", stale)
+    assert supervisor._has_home()
+
+
 @pytest.mark.parametrize("way", ["killed", "frozen with its user"])
 def test_stop_without_a_supervisor_leaves_nothing(home, user, way):
     process = user(keep=60)

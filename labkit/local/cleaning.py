@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from labkit.local.lab import Lab
 from labkit.runs.record import RunRecord, find
 
 _LEFT_BEHIND = (
@@ -27,6 +28,7 @@ def old_folders(home: Path, seconds: float) -> dict[Path, int]:
     old: list[Path] = []
     for pattern in _LEFT_BEHIND:
         old.extend(home.glob(pattern))
+    old.extend(Lab(home).folder.parent.glob("*/session_2*"))  # of a home with a long path
     used: set[Path] = set()
     for record in find(home):
         folders = [Path(record.folder), *_checkpoints(record, home)]
