@@ -7,6 +7,7 @@ file, which ends with this kernel. No cell waits for the thread.
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -74,6 +75,8 @@ class _Attendance:
     def _count(self) -> None:
         """Count the new cells and share them, if the reader is still in the class."""
         if not (Settings.from_env().home / "class.json").exists():
+            self._cells.clear()  # they are no class's, nor of one that is joined later
+            self._ended = 0.0
             return
         others = {"runs": _latest_runs(), "doctor": _doctors_topics()}
         self._update(partial(self._add, others))
@@ -120,14 +123,18 @@ _attendance = cache(_Attendance)  # one for this kernel
 
 
 def _latest_runs() -> dict[str, dict[str, float]]:
-    """Return workers and rows/s of the latest finished run of each name that begins like a lesson ("03-")."""
+    """Return workers and rows/s of the latest finished run of each name that begins like a lesson ("03-").
+
+    Others are the reader's own ("2026-01-client"), whose names aren't shared.
+    """
     paths = Settings.from_env().home.glob("runs/[0-9][0-9]*-*/*/run_record.json")
     runs = {}
     for path in sorted(paths, key=lambda path: path.stat().st_mtime):
         with contextlib.suppress(ValueError, AttributeError, KeyError, TypeError):  # damaged
             record = json.loads(path.read_text(encoding="utf-8"))
             rate = record["rows_per_second"]
-            if record["state"] == "finished" and rate:
+            of_lesson = re.match(r"\d\d[bc]?-", record["name"])
+            if of_lesson and record["state"] == "finished" and rate:
                 runs[record["name"]] = {
                     "workers": record.get("workers") or 1,
                     "rows/s": round(rate, 1),

@@ -31,6 +31,8 @@ def read(notebooks: Path = NOTEBOOKS) -> Plan:
     """Read the notebooks. Where the package is installed without them, the plan is empty."""
     plan = Plan()
     for path in sorted(notebooks.glob("[0-9][0-9]*_*.ipynb")):
+        if not re.fullmatch(r"\d\d[bc]?_\w+", path.stem):
+            continue  # a copy, such as 03_torch_trainer-Copy1
         try:
             notebook = json.loads(path.read_text(encoding="utf-8"))
             cells = [(cell["cell_type"], "".join(cell["source"]).strip()) for cell in notebook["cells"]]

@@ -13,16 +13,17 @@ import json
 import secrets
 import select
 import sys
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from course.classroom.place import NAME, explained, keys_file, open_place
-from course.classroom.plan import lesson_of
 from labkit.errors import BadInput
-from labkit.files import atomic_write
+from labkit.files import atomic_write, json_object
 from labkit.settings import Settings
+from labkit.storage.keys import write_keys
 
 _LONGEST = 40  # characters of a nickname
 _PAUSE = 2.0  # seconds between two looks at exercises.json, which a kernel writes every five seconds at most
@@ -183,7 +184,7 @@ def _content(member: dict[str, Any]) -> bytes:
     predictions = _entries(kept, "predictions", dict)
     last = max(minutes, key=lambda section: minutes[section].get("to", 0), default="")
     spent = minutes.get(last, {})
-    in_last = (spent.get("to", 0) - spent.get("from", 0)) / 60
+    in_last = (time.time() - spent["from"]) / 60 if spent.get("from") else 0.0  # until this is written
     content = {
         "nickname": member["nickname"],
         "asks": member.get("asks") is True,
@@ -193,7 +194,7 @@ def _content(member: dict[str, Any]) -> bytes:
         "predictions": {id: entry.get("verdict", "open") for id, entry in predictions.items()},
         "minutes": {section: entry.get("minutes", 0) for section, entry in minutes.items()},
         "section": {"name": last, "minutes": round(in_last, 1)},
-        "runs": _with_speed_up(_entries(kept, "runs", dict)),
+        "runs": {name[:_LONGEST]: run for name, run in _entries(kept, "runs", dict).items()},
         "doctor": kept.get("doctor", []),
     }
     return json.dumps(content, indent=1).encode()
@@ -201,28 +202,14 @@ def _content(member: dict[str, Any]) -> bytes:
 
 def _kept() -> dict[str, Any]:
     """Read ``exercises.json``; {} if there is none, or it is damaged."""
-    with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):
-        content = json.loads((_home() / "exercises.json").read_bytes())
-        return content if isinstance(content, dict) else {}
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return json_object((_home() / "exercises.json").read_bytes())
     return {}
 
 
 def _entries(kept: dict[str, Any], section: str, of_type: type) -> dict[str, Any]:
     entries = kept.get(section) or {}
     return {name: entry for name, entry in entries.items() if isinstance(entry, of_type)}
-
-
-def _with_speed_up(runs: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Add the speed-up over one worker, where the same lesson has a run with one."""
-    alone = {lesson_of(name): run["rows/s"] for name, run in runs.items() if run["workers"] == 1}
-    shared = {}
-    for name, run in runs.items():
-        figures = dict(run)
-        baseline = alone.get(lesson_of(name))
-        if baseline and run["workers"] > 1:
-            figures["speed-up"] = round(run["rows/s"] / baseline, 2)
-        shared[name[:_LONGEST]] = figures
-    return shared
 
 
 def _member() -> dict[str, Any] | None:
@@ -246,8 +233,6 @@ def _write_keys(place: str) -> None:
     settings = Settings.from_env()
     settings.make_home()
     if "://" in place and settings.s3_access_key and settings.s3_secret_key:
-        from labkit.local.object_server import write_keys
-
         write_keys(keys_file(), settings.s3_access_key, settings.s3_secret_key)
 
 

@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import time
 from html import unescape
 
 import pytest
 
 from course import classroom
+from course.classroom import plan
 from course.exercises import kept
 
 SECTION = "03 Exchange while you compute"
@@ -23,7 +25,8 @@ def place(tmp_path, monkeypatch):
         kept.keep("solved", "03-1", "then")
         kept.keep("hints", "03-2", 2)
         kept.keep("predictions", "03-a", {"guess": 1, "verdict": "right"})
-        kept.keep("minutes", SECTION, {"minutes": 19.5, "from": 0, "to": 1200})
+        since = time.time() - 1200
+        kept.keep("minutes", SECTION, {"minutes": 19.5, "from": since, "to": since + 60})
         classroom.join(str(tmp_path / "class"), name)
     return tmp_path / "class"
 
@@ -46,8 +49,15 @@ def rows(text, heading):
     return [[unescape(re.sub("<[^>]*>", "", cell)) for cell in line] for line in cells]
 
 
+def test_a_copy_of_a_lesson_is_no_lesson(tmp_path):
+    cells = [{"cell_type": "markdown", "source": ["# 03 · Train\n", "### Exercise 03-1 · Count"]}]
+    for name in ("03_train", "03_train-Copy1", "03_train.mine-2026"):
+        (tmp_path / f"{name}.ipynb").write_text(json.dumps({"cells": cells}))
+    assert plan.read(tmp_path).exercises == ["03-1"]
+
+
 def test_it_shows_the_class(place):
-    runs = {"03-torch": {"workers": 2, "rows/s": 18_300.0, "speed-up": 1.25}}
+    runs = {"03-torch": {"workers": 2, "rows/s": 18_300.0}}
     cho = honest(place, nickname="cho", solved=["03-1", "03-2"], runs=runs, doctor=["Java"])
     cho["section"]["minutes"] = 3
     (place / STRANGER).write_text(json.dumps(cho))
@@ -62,7 +72,6 @@ def test_it_shows_the_class(place):
     (minutes,) = rows(text, "Minutes in a section")
     assert minutes == [SECTION, "19.5", "19.5", "3"]
     assert rows(text, "Rows per second")[0][:5] == ["03-torch", "1", "18,300", "18,300", "18,300"]
-    assert rows(text, "Speed-up")[0][:5] == ["03-torch", "1", "1.25", "1.25", "1.25"]
     assert rows(text, "What the doctor would fix") == [["cho", "Java"]]
     assert not rows(text, "Files that are not read")
     assert not re.search("(src|href)=", text)  # it needs no other file

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from course.classroom import __main__ as command
-from course.classroom import ask, join, sharing, show
+from course.classroom import ask, attendance, join, sharing, show
 from course.exercises import hint, kept, predict
 from labkit.errors import BadInput, LabError
 from labkit.runs import RunRecord
@@ -56,7 +56,6 @@ def test_what_is_shared_is_what_is_shown(home, place):
     assert json.loads(shown.content) | {"at": 0} == content | {"at": 0}
     assert content["nickname"] == "ann" and content["hints"] == {"03-2": 2} and content["doctor"] == ["Java"]
     assert content["predictions"] == {"03-a": "open"}  # not the guess
-    runs["03-torch"]["speed-up"] = 1.5  # 03b is another lesson
     assert content["runs"] == runs
     text = json.dumps(content)
     assert "private" not in text and str(home) not in text
@@ -171,9 +170,18 @@ os._exit(0)  # killed: nothing is cleared up
 """
 
 
+def test_cells_after_a_class_are_counted_for_no_other(home, tmp_path):
+    counted = []
+    at_work = attendance._Attendance(counted.append, tmp_path)
+    at_work._cells.append(("1 + 1", 1000.0))
+    at_work._ended = 900.0
+    at_work._count()  # the class was left
+    assert not at_work._cells and not at_work._ended and not counted
+
+
 def test_in_a_notebook(place, home, tmp_path):
     fields = {"run_id": "a", "engine": "x", "state": "finished", "started_at": datetime.now(UTC).isoformat()}
-    for name, rate in (("03-torch", 150.0), ("my-secret", 1.0)):
+    for name, rate in (("03-torch", 150.0), ("my-secret", 1.0), ("2026-01-client", 1.0)):
         RunRecord(name=name, workers=2, rows_per_second=rate, **fields).write(home / "runs" / name / "a")
     code = tmp_path / "cells.py"
     code.write_text(NOTEBOOK)
