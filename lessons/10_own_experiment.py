@@ -542,7 +542,7 @@ def read_table(path, target, categories=(), drop=(), **options):
         if name != target and column.dtype.kind in "iu" and numbers.abs().max() > 2**24:
             raise ValueError(f"{name!r} has whole numbers above 16,777,216, which float32 rounds")
         print(f"{name}: numbers from {numbers.min():g} to {numbers.max():g}")
-    x = table.drop(columns=[target, *drop])
+    x = table.drop(columns=[target, *drop], errors="ignore")  # new rows have no target
     if categories:  # each value becomes a column of zeros and ones
         x = pandas.get_dummies(x, columns=list(categories), dtype=float)
     return table, x.astype("float32")

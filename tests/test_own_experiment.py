@@ -266,7 +266,7 @@ def test_a_table_and_a_run_of_it_that_was_killed_resumes(here, home):
         until(lambda: "epoch 5/60" in printed.read_text())
         killed.kill()
         killed.wait()
-    with pytest.raises(AssertionError, match="had the data 'made-up-flats': give their path"):
+    with pytest.raises(AssertionError, match="had the data 'made-up-flats.csv': give their path"):
         run(script, "other.csv", "--resume")
     assert 20 < on_test_rows(run(script, "--resume"), "rmse") < 40  # 25 of it is noise
     lost, resumed = runs.latest("table", state="lost"), runs.latest("table")
@@ -282,6 +282,7 @@ def test_classes_from_a_table_and_predictions_of_new_rows(here):
     """The README's lines, in the places that it names."""
     numbers, network = code_below("Classes instead of numbers")
     (predict,) = code_below("Predict new rows")
+    predict = predict.replace('target="price"', 'target="label", drop=["label"]').replace("price", "label")
     text = (TEMPLATES / "table.py").read_text()
     (measure,) = re.findall(
         r"@torch.no_grad\(\)\ndef measure.*?\n\n\n", (TEMPLATES / "images.py").read_text(), re.DOTALL
@@ -313,6 +314,35 @@ def test_classes_from_a_table_and_predictions_of_new_rows(here):
     assert on_test_rows(printed, "accuracy") > 0.9
     small, large = re.findall(r"\[+ ?(-?[\d.]+), +(-?[\d.]+)\]", printed)[-2:]
     assert float(small[0]) < float(small[1]) and float(large[0]) > float(large[1])
+
+
+def test_new_rows_are_read_as_the_others_and_need_each_column(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    space = reader("table.py")
+    Path("flats.csv").write_text("size,district,price\n50,007,1\n60,NA,2\n")
+    Path("new.csv").write_text("size,district\n50,007\n")
+    table, x = space["read_table"]("flats.csv", "price", ["district"])
+    seen = []
+    space |= {"table": table, "x": x, "model": Model(seen)}
+    (predict,) = code_below("Predict new rows")
+    exec(predict, space)
+    assert seen[0].tolist() == [[50.0, 1.0, 0.0]]
+    Path("new.csv").write_text("area,district\n50,007\n")
+    with pytest.raises(ValueError, match="new.csv has no {'size'}"):
+        exec(predict, space)
+
+
+class Model:
+    """A network that notes what it gets."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def __call__(self, rows):
+        self.seen.append(rows)
+
+    def eval(self):
+        pass
 
 
 def test_rows_that_belong_together_stay_together(tmp_path):

@@ -85,7 +85,7 @@ def make_photos():  # images to try the template with
 
 
 path = given.path or make_photos()
-if last and last.dataset != Path(path).stem:
+if last and last.dataset != Path(path).name:
     sys.exit(f"the last run of {NAME!r} had the data {last.dataset!r}: give their path, or no --resume")
 x, y, classes = read_images(path, size=(28, 28))
 rows = TensorDataset(torch.tensor(x), torch.tensor(y))
@@ -165,7 +165,7 @@ trainer = TorchTrainer(
         failure_config=FailureConfig(max_failures=1),
     ),
 )
-with TrainPanel(NAME, dataset=Path(path).stem).watch(trainer) as panel:
+with TrainPanel(NAME, dataset=Path(path).name).watch(trainer) as panel:
     result = trainer.fit()
 
 # %%

@@ -67,7 +67,7 @@ def read_table(path, target, categories=(), drop=(), **options):
         if name != target and column.dtype.kind in "iu" and numbers.abs().max() > 2**24:
             raise ValueError(f"{name!r} has whole numbers above 16,777,216, which float32 rounds")
         print(f"{name}: numbers from {numbers.min():g} to {numbers.max():g}")
-    x = table.drop(columns=[target, *drop])
+    x = table.drop(columns=[target, *drop], errors="ignore")  # new rows have no target
     if categories:  # each value becomes a column of zeros and ones
         x = pandas.get_dummies(x, columns=list(categories), dtype=float)
     return table, x.astype("float32")
@@ -83,7 +83,7 @@ def make_flats():  # a table to try the template with
 
 
 path = given.path or make_flats()
-if last and last.dataset != Path(path).stem:
+if last and last.dataset != Path(path).name:
     sys.exit(f"the last run of {NAME!r} had the data {last.dataset!r}: give their path, or no --resume")
 table, x = read_table(path, target="price", categories=["district"])
 y = table["price"].astype("float32")
@@ -165,7 +165,7 @@ trainer = TorchTrainer(
         failure_config=FailureConfig(max_failures=1),
     ),
 )
-with TrainPanel(NAME, dataset=Path(path).stem).watch(trainer) as panel:
+with TrainPanel(NAME, dataset=Path(path).name).watch(trainer) as panel:
     result = trainer.fit()
 
 # %%

@@ -78,7 +78,7 @@ def make_sentences():  # a text to try the template with
 
 
 path = given.path or make_sentences()
-if last and last.dataset != Path(path).stem:
+if last and last.dataset != Path(path).name:
     sys.exit(f"the last run of {NAME!r} had the data {last.dataset!r}: give their path, or no --resume")
 rows = TensorDataset(*rows_of(read_text(path), length=64))
 # A row continues the one before, so each part is one piece of the text. The validation rows choose
@@ -158,7 +158,7 @@ trainer = TorchTrainer(
         failure_config=FailureConfig(max_failures=1),
     ),
 )
-with TrainPanel(NAME, dataset=Path(path).stem).watch(trainer) as panel:
+with TrainPanel(NAME, dataset=Path(path).name).watch(trainer) as panel:
     result = trainer.fit()
 
 # %%
