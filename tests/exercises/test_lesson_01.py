@@ -10,7 +10,11 @@ from ray import cloudpickle
 from course.exercises import check
 from verdicts import cases, solution
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lab")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("lab"),
+    pytest.mark.covers("course/exercises/", "lessons/checks/"),
+]
 # Workers cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -10,7 +10,10 @@ from course.exercises import check, predict, reveal, solved
 from course.schedule import all_reduce, compute, recv, send, start, wait
 from verdicts import cases, solution
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("course/exercises/", "course/schedule/", "lessons/checks/"),
+]
 
 
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"

@@ -7,7 +7,10 @@ from course.exercises import check
 from course.schedule import all_reduce
 from verdicts import cases, solution
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.covers("course/exercises/", "course/schedule/", "lessons/checks/"),
+]
 
 
 def backward(weights, x, y, slope):
