@@ -312,7 +312,7 @@ check("03-4", same_model, scaled)
 #
 # ### Exercise 03-5 ★★ · Accuracy over all ranks
 # `model` is a plain model, without a wrapper, and in evaluation mode. Each rank has its own list of batches `(x, y)`, and the lists don't have equally many rows. Return the accuracy over the rows of *all* ranks, as a float, on every rank. The check runs your function on two workers.
-# `torch.distributed.all_reduce(tensor)` replaces the values of a tensor by their sum over all ranks. It changes the tensor in place and returns nothing.
+# `torch.distributed.all_reduce(tensor)` replaces the values of a tensor by their sum over all ranks. It changes the tensor in place and returns nothing. Pass a whole tensor: of a column such as `totals[:, 0]`, Gloo adds up other elements and raises no error (torch 2.13, [issue 192920](https://github.com/pytorch/pytorch/issues/192920)).
 
 
 # %%

@@ -296,7 +296,8 @@ check("07-2", fixed_total)
 #
 # ### Exercise 07-3 ★★★ · Each rank its own part
 # Write the function. Each rank takes its own files from `folder`, reads them with `read`, and trains on batches of 32 rows. All ranks make the *same number of steps*: as many whole batches as the smallest share allows. The rest of the rows isn't used. `dist.all_reduce(tensor, op=…)` combines one tensor from each
-# rank; by default it adds, and [`dist.ReduceOp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp) has other ways.
+# rank; by default it adds, and [`dist.ReduceOp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp) has other ways. With Gloo, `MAX` and `MIN` lose a NaN
+# that isn't rank 0's (torch 2.13), so a loop that stops when any rank's loss is NaN has to add the losses up.
 #
 # The function returns a dict, the same on all ranks: `rows` is how many rows all ranks read together, `smallest` is how many rows the smallest share has, and `steps` is the number of steps in an epoch. The check runs it in two processes.
 

@@ -529,6 +529,8 @@ def reopen(config):
 
 # %% [markdown] tags=["instructor"]
 # **"What does `dcp.load` return?"** Nothing. It fills the tensors in the dict that you pass. Someone who writes `state = dcp.load(…)`, as with `torch.load`, gets `None`.
+#
+# **"Why does my `except Exception` not catch its error?"** A missing key or another shape ends it with `CheckpointException`, which is a `BaseException` as `KeyboardInterrupt` is (torch 2.13). Name it in the `except`.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** The embedding has 256 rows. Saved by two ranks, each had 128 of them. If three ranks load it, the first two get equally many rows, rounded up. How many does the last one get?

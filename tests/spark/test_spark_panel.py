@@ -396,6 +396,8 @@ def test_a_second_run_in_a_block_is_judged_by_itself(tmp_path, monkeypatch):
                 raise RuntimeError("ValueError: lr")
             return {"loss": 0.5}
 
+        _train_on_dataframe = run
+
     panel, distributor = panel_of("07-twice"), Distributor()
     with panel.watch(distributor):
         time.sleep(1)  # such as a Spark that reads a table: no rank is silent yet
