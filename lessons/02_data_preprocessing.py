@@ -318,6 +318,9 @@ assert [row["n"] for row in lengths.take_all()] == [32, 8, 32, 8, 20]
 # **"output array is read-only".** Someone changes the batch that they got. By default `map_batches` avoids copies, so the arrays may be
 # read-only views of Ray's object store. Say: "Compute a new array and return that."
 
+# %% [markdown] tags=["instructor"]
+# **"Why are my dates times now?"** Batches are NumPy arrays by default, and Ray 2.60 makes columns of what NumPy has: a date becomes a time, and a time loses its zone. With `batch_format="pyarrow"` all types stay.
+
 # %% [markdown]
 # Compute with whole arrays, and return new ones. The arrays that you get may be views of shared memory, and changing one in place, such as `batch["image"] += 1`, then raises `ValueError: output array is read-only`. Names, fetch, scale: lesson 03c gives this plan to a trainer. It's executed again in each epoch, while the workers train.
 #

@@ -529,7 +529,8 @@ def reopen(config):
 
 # %% [markdown] tags=["instructor"]
 # **"What does `dcp.load` return?"** Nothing. It fills the tensors in the dict that you pass. Someone who writes `state = dcp.load(…)`, as with `torch.load`, gets `None`.
-#
+
+# %% [markdown] tags=["instructor"]
 # **"Why does my `except Exception` not catch its error?"** A missing key or another shape ends it with `CheckpointException`, which is a `BaseException` as `KeyboardInterrupt` is (torch 2.13). Name it in the `except`.
 
 # %% [markdown] tags=["prediction"]
