@@ -2,7 +2,8 @@
 
     python -m benchmarks._engines WAY FOLDER EPOCHS
 
-The folder has the digits, and gets the weights of rank 0. They differ only in what their engine requires.
+The folder has the digits; the one beside it gets the weights of rank 0. The programs differ only in what
+their engine requires.
 """
 
 import os
@@ -14,6 +15,11 @@ from typing import Any
 
 from benchmarks import _programs
 from benchmarks.torch_throughput import GLOBAL_BATCH, loader_of, tensors, train
+
+
+def weights_of(folder: str, way: str) -> Path:
+    """Return the file with the weights that a program came to."""
+    return Path(f"{folder}-weights", f"{way}.pt")
 
 
 def measured(way: str, folder: str, epochs: int) -> dict[str, float] | None:
@@ -46,7 +52,9 @@ def measured(way: str, folder: str, epochs: int) -> dict[str, float] | None:
     del model  # freed after the group, it can hang (docs/upstream.md)
     if in_group and dist.get_rank() > 0:
         return None
-    torch.save(weights, Path(folder, f"{way}.pt"))
+    path = weights_of(folder, way)
+    path.parent.mkdir(exist_ok=True)
+    torch.save(weights, path)
     return {"first step at": first_step, "last epoch": seconds[-1]}
 
 

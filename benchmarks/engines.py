@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from benchmarks import _programs
-from benchmarks._engines import WAYS
+from benchmarks._engines import WAYS, weights_of
 from benchmarks._paired import Results, measure, parser
 from benchmarks.torch_throughput import rows_folder
 from labkit.settings import Settings
@@ -42,7 +42,7 @@ def require_equal_weights(folder: str) -> None:
     from benchmarks._models import mlp
     from course.models.torch import parameter_distance
 
-    weights = {way: torch.load(Path(folder, f"{way}.pt"), weights_only=True) for way in WAYS}
+    weights = {way: torch.load(weights_of(folder, way), weights_only=True) for way in WAYS}
     first = weights["one process"]
     change = parameter_distance(first, mlp(seed=0))
     for way in WAYS:

@@ -72,7 +72,7 @@ def test_the_launchers_come_to_the_same_weights(home, tmp_path):
         figures = engines.run(way, folder, 1, home)
         assert 0 < figures["first step"] < figures["whole program"], way
     engines.require_equal_weights(folder)
-    torch.save(mlp(seed=1).state_dict(), f"{folder}/torchrun.pt")
+    torch.save(mlp(seed=1).state_dict(), f"{folder}-weights/torchrun.pt")
     with pytest.raises(SystemExit, match="torchrun did not train the same model"):
         engines.require_equal_weights(folder)
 
