@@ -36,6 +36,7 @@ def check(address: str, *, token_file: Path | str | None = None) -> Diagnosis:
         address, token_file: as for `cluster.connect`.
     """
     began = time.monotonic()
+    before = cluster.current()
     try:
         there = cluster.connect(address, token_file=token_file)
     except LabError as error:
@@ -47,7 +48,8 @@ def check(address: str, *, token_file: Path | str | None = None) -> Diagnosis:
         connected = Finding("connection", True, text)
         return Diagnosis((connected, *_look(there)), *_VERDICTS)
     finally:
-        there.stop()  # which only disconnects: the lab did not start it
+        if there is not before:  # a notebook that was connected stays so
+            there.stop()  # which only disconnects: the lab did not start it
 
 
 def _look(there: cluster.Cluster) -> Iterator[Finding]:
@@ -153,6 +155,8 @@ def compare(answers: Answers, settings: Settings, here: dict[str, Any]) -> Itera
         blocking=True,
     )
     answers = [(node, answer) for node, answer in answers if "raised" not in answer]
+    if not answers:
+        return
     others = [(node, answer["torch"]) for node, answer in answers if answer["torch"] != here["torch"]]
     yield _on_nodes(
         "torch",
@@ -171,9 +175,11 @@ def compare(answers: Answers, settings: Settings, here: dict[str, Any]) -> Itera
         "export LABKIT_HOME=/a/folder/on/a/disk/that/all/nodes/share",
     )
     if settings.s3_endpoint is None:
+        # The one node is this machine if it sees the file that was written here.
+        is_here = len(answers) == 1 and answers[0][1]["home"]
         yield Finding(
             "object store",
-            len({node for node, _ in answers}) <= 1,
+            is_here,
             "the lab's own store listens on this machine alone, and other nodes can't reach it",
             "export LABKIT_S3_ENDPOINT=https://host:9000 (with its keys and LABKIT_S3_BUCKET), or pass a "
             "bucket as storage_path",

@@ -10,6 +10,7 @@ dataset.
 """
 
 import contextlib
+import itertools
 import logging
 import os
 import re
@@ -102,19 +103,25 @@ class ExecutionRun(Run):
     """What Ray Data executed between the opening of a panel and its closing."""
 
     engine: str = "Ray Data"
-    operators: list[OperatorState] = field(default_factory=list)  # of all datasets, in their order
+    executions: list[list[OperatorState]] = field(default_factory=list)  # the operators of each
     samples: Thinned = field(default_factory=lambda: Thinned(2000))  # (seconds, bytes in the object store)
     memory_peak: int = 0
     deaths: list[int] = field(default_factory=list)  # exit statuses or signals of processes that ended
 
     @property
+    def operators(self) -> list[OperatorState]:
+        return list(itertools.chain(*self.executions))
+
+    @property
     def rows(self) -> int:
-        return self.operators[-1].rows if self.operators else 0
+        """Rows that the latest execution has made."""
+        return self.executions[-1][-1].rows if self.executions else 0
 
     @property
     def rows_per_second(self) -> float:
-        """Rows per second of the whole block, waiting included."""
-        return self.rows / self.elapsed() if self.elapsed() else 0.0
+        """Rows that all executions have made, per second of the whole block, waiting included."""
+        made = sum(operators[-1].rows for operators in self.executions)
+        return made / self.elapsed() if self.elapsed() else 0.0
 
     @property
     def bytes(self) -> int:
@@ -167,7 +174,8 @@ class Follower(ExecutionCallback):
         self._ended_before = ends.exit_codes().keys()
         if self._panel is not None:
             with self._panel.update() as run:
-                run.operators += [state for state, _ in self._pairs]
+                if self._pairs:
+                    run.executions.append([state for state, _ in self._pairs])
             self.on_execution_step(executor)
 
     def after_execution_succeeds(self, executor: Any, error: Exception | None = None) -> None:

@@ -71,7 +71,7 @@ def sweep():
 def execution():
     state = ExecutionRun(EVIL)
     state.start("", T0)
-    state.operators = [OperatorState(name=EVIL)]
+    state.executions = [[OperatorState(name=EVIL)]]
     return state
 
 

@@ -55,6 +55,7 @@ def test_each_operator_of_each_execution_in_the_block_is_counted(capfd):
     assert "streaming_executor" not in output.err
     record = runs.latest("count")
     assert (record.engine, record.state, record.rows) == ("Ray Data", "finished", 100)
+    assert record.rows_per_second == pytest.approx(200 / record.seconds_total, rel=0.1)  # of both
     assert "double" in record.extra["operators"][-1]["name"]
     assert "RAY_DATA_EXECUTION_CALLBACKS" not in os.environ
 

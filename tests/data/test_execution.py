@@ -12,7 +12,7 @@ def test_the_panel_shows_what_runs_and_afterwards_what_was(request, tmp_path):
         "ReadImage", rows=1200, blocks=6, bytes=900_000, tasks=6, seconds=2.0, cpu_seconds=0.5
     )
     read.memory_peak, read.backpressure_seconds = 700_000, 1.25
-    run.operators = [read, OperatorState("MapBatches(<lambda>)", rows=1000, bytes=100_000)]
+    run.executions = [[read, OperatorState("MapBatches(<lambda>)", rows=1000, bytes=100_000)]]
     run.start(now=100.0)
     for number in range(10_000):
         read.memory = number

@@ -1,9 +1,10 @@
 """`labkit check ADDRESS`: what it says about a cluster that the lab did not start."""
 
 import json
+from types import SimpleNamespace
 
 from labkit.__main__ import main
-from labkit.check import compare
+from labkit.check import check, compare
 from labkit.machine import free_port
 from labkit.settings import Settings
 
@@ -40,3 +41,19 @@ def test_the_store_has_to_work_from_this_machine_too_and_the_labs_own_works_only
     findings = compared(HERE, here=HERE | {"store": "EndpointConnectionError"}, **there)["object store"]
     assert not findings.ok and "this machine: EndpointConnectionError" in findings.text
     assert compared(HERE)["object store"].ok and not compared(HERE, HERE)["object store"].ok
+    assert not compared(HERE | {"home": False})["object store"].ok  # the one node is another machine
+
+
+def test_nodes_that_do_not_answer_have_nothing_that_is_fine():
+    assert list(compared({"raised": "GetTimeoutError"})) == ["nodes"]
+
+
+def test_a_check_in_a_notebook_leaves_its_cluster_alone(monkeypatch):
+    left = []
+    mine = SimpleNamespace(address="10.0.0.7:6379", stop=lambda: left.append("mine"))
+    monkeypatch.setattr("labkit.check._look", lambda there: [])
+    monkeypatch.setattr("labkit.cluster.connect", lambda *_, **__: mine)
+    monkeypatch.setattr("labkit.cluster.current", lambda: mine)
+    assert check(mine.address).ok and not left
+    monkeypatch.setattr("labkit.cluster.current", lambda: None)
+    assert check(mine.address).ok and left
