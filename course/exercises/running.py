@@ -141,7 +141,7 @@ def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple[Any, list]:
     """Return Ray's result, and the reports, with copied checkpoints: a loop often reports a temporary one."""
     import ray.train
 
-    from labkit.worker.hooks import reports_to
+    from labkit.worker.calls import reports_to
 
     report = ray.train.report
     reports: list[tuple[dict[str, Any], Any]] = []

@@ -6,7 +6,7 @@ from typing import Any
 from labkit.panel.epochs import epochs_in_words, whole_as_int
 from labkit.panel.run import Span
 from labkit.worker import events
-from labkit.worker.hooks import number_of
+from labkit.worker.events import number_of
 
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
 

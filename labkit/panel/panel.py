@@ -19,8 +19,8 @@ from labkit.panel.base import LivePanel
 from labkit.panel.training import TrainingRun
 from labkit.worker import Tracker
 from labkit.worker.channel import Listener
-from labkit.worker.events import Event, Report
-from labkit.worker.hooks import current, following, numbers
+from labkit.worker.events import Event, Report, numbers
+from labkit.worker.hooks import current, following
 from labkit.worker.remote import RemoteTracker
 
 

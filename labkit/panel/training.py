@@ -16,7 +16,7 @@ from labkit.panel.weights import compare
 from labkit.panel.workers import Workers, WorkerState
 from labkit.runs.verdict import Verdict, verdict
 from labkit.worker import events
-from labkit.worker.hooks import number_of
+from labkit.worker.events import number_of
 
 Metrics = dict[str, Any]  # by name
 

@@ -29,7 +29,7 @@ from labkit.worker.events import (
     Report,
     decode,
     encode,
-    numbers_in,
+    numbers,
 )
 
 _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
@@ -55,7 +55,7 @@ class Sender:
         """Queue one event for sending; never blocks. What is too long, or JSON can't express, is dropped."""
         message = encode(event)
         if message is None and isinstance(event, Report | Checkpoint):
-            message = encode(replace(event, metrics=numbers_in(event.metrics)))
+            message = encode(replace(event, metrics=numbers(event.metrics)))
         if self._pid != os.getpid():
             self._reset()  # forked: the connection and the thread are the parent's
         if message is None:

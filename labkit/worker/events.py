@@ -203,28 +203,12 @@ def encode(event: Event) -> bytes | None:
     return message if len(message) <= MAX_BYTES else None
 
 
-def numbers_in(metrics: Values) -> dict[str, Any]:
-    """Return the metrics that are numbers: a list of predictions is not for a panel."""
-    plain = {}
-    for name, value in metrics.items():
-        with contextlib.suppress(Exception):  # a metric may be anything
-            number = _number(value)
-            if number is not None:
-                plain[name] = number
-    return plain
-
-
-def _number(value: Any) -> int | float | None:
-    """Return a scalar of numpy or torch as a number; None for anything else."""
+def _plain(value: Any) -> int | float | str:
+    """Return a scalar of numpy or torch as a number, anything else as text."""
     for convert in (operator.index, float):
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             return convert(value)
-    return None
-
-
-def _plain(value: Any) -> int | float | str:
-    number = _number(value)
-    return str(value)[:200] if number is None else number
+    return str(value)[:200]
 
 
 def decode(message: bytes) -> Event:
@@ -237,3 +221,25 @@ def decode(message: bytes) -> Event:
     kind = KINDS.get(data["kind"], Event)
     names = {field.name for field in fields(kind)}
     return kind(**{name: value for name, value in data.items() if name in names})
+
+
+# -- what a loop reports ----------------------------------------------------------------------------
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics that are numbers, or can be made one."""
+    values = {}
+    for name, value in metrics.items():
+        # A string or an object is not for a curve. What it raises is its affair: torch takes RuntimeError.
+        with contextlib.suppress(Exception):
+            values[str(name)] = float(value)
+    return values
+
+
+def number_of(epoch: Any) -> float | None:
+    """Return an epoch as reported: a number from 0 on, maybe a fraction; None for anything else."""
+    with contextlib.suppress(Exception):
+        number = float(epoch)
+        if 0 <= number < 2**53 and not isinstance(epoch, bool | str):
+            return number
+    return None

@@ -21,7 +21,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from labkit.errors import BadInput
-from labkit.worker import Tracker, hooks
+from labkit.worker import Tracker, follower, hooks
 from labkit.worker.events import End, Report, Step
 from labkit.worker.hooks import following
 from labkit.worker.reports import Reports, refuse_what_json_lacks
@@ -296,7 +296,7 @@ def test_waiting_is_that_of_training_passes_alone_and_begins_with_iter(tracker, 
             pass
 
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(hooks, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(follower, "perf_counter", lambda: clock.now)
     with following(tracker, loop):
         loop(Hand())
     (epoch,) = epochs_of(events)
@@ -305,7 +305,7 @@ def test_waiting_is_that_of_training_passes_alone_and_begins_with_iter(tracker, 
 
 def test_what_a_loop_does_after_each_epoch_is_counted_after_the_last_one_too(tracker, events, monkeypatch):
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(hooks, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(follower, "perf_counter", lambda: clock.now)
     hand = Hand()
     with following(tracker):
         for _ in range(3):
@@ -349,7 +349,7 @@ def test_no_hook_is_left_after_an_error_and_how_far_it_came_is_known(tracker, ev
     before = places()
     with pytest.raises(error), following(tracker, loop):
         loop()
-    assert places() == before and hooks._following == []
+    assert places() == before and follower.followers == []
     assert (events[-1].step, events[-1].done) == (3, False)
 
     def interrupted(event):
@@ -358,7 +358,7 @@ def test_no_hook_is_left_after_an_error_and_how_far_it_came_is_known(tracker, ev
 
     with pytest.raises(error), following(Tracker("run", interrupted)):
         train(Hand(), loader(), epochs=1)
-    assert places() == before and hooks._following == []
+    assert places() == before and follower.followers == []
 
 
 def test_an_odd_batch_and_another_thread_train_and_are_not_followed(tracker, events):
@@ -563,7 +563,7 @@ def test_batches_that_are_kept_and_used_again_are_steps(tracker, events):
 
 def test_an_epoch_of_one_step_without_a_loader_takes_time(tracker, events, monkeypatch):
     clock = iter(range(10**6))
-    monkeypatch.setattr(hooks, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(follower, "perf_counter", lambda: float(next(clock)))
     hand = Hand()
     with following(tracker):
         for epoch in range(3):

@@ -19,8 +19,8 @@ import pytest
 
 from labkit.settings import NODE_NAME
 from labkit.worker import Tracker
-from labkit.worker.events import Print, Report, Step, Worker, encode
-from labkit.worker.hooks import memory, numbers
+from labkit.worker.events import Print, Report, Step, Worker, encode, numbers
+from labkit.worker.follower import memory
 from labkit.worker.remote import RemoteTracker, TrackedFunction
 from labkit.worker.rows import of_columns
 from labs import until

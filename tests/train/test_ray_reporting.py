@@ -34,7 +34,7 @@ from labkit.panel.reporters import NullReporter
 from labkit.settings import Settings
 from labkit.train import TrainPanel
 from labkit.train.callbacks import ReportCallback, first_failure
-from labkit.worker import hooks
+from labkit.worker import follower
 from labkit.worker.events import Failure, Worker
 from labkit.worker.mailbox import Mailbox
 from labs import held_cpus, idle, interrupt_when, until
@@ -82,7 +82,7 @@ def test_without_workers(home, panel):
     assert any("loss" in metrics for _, metrics in panel.state.curve)
     assert trainer.fit().return_value == result.return_value  # the weights are those without a panel
     # Nothing is left in this process, nor in the trainer.
-    assert ray.train.report is original and report is original and hooks._following == []
+    assert ray.train.report is original and report is original and follower.followers == []
     assert trainer.train_loop_per_worker is train_loop
     assert (trainer.run_config.name, trainer.run_config.callbacks) == (name, [])
 

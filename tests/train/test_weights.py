@@ -17,7 +17,7 @@ from labkit.panel.panel import Panel
 from labkit.panel.training import TrainingRun
 from labkit.panel.training_view import shown
 from labkit.worker.events import Weights, decode
-from labkit.worker.hooks import Follower
+from labkit.worker.follower import Follower
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/", "labkit/panel/")]
 
