@@ -2,7 +2,7 @@
 
     python -m benchmarks._engines WAY FOLDER EPOCHS
 
-The folder has the digits; the one beside it gets the weights of rank 0. The programs differ only in what
+The folder has the digits; another one next to it gets the weights of rank 0. The programs differ only in what
 their engine requires.
 """
 

@@ -42,7 +42,7 @@ _QUEUED_EXCHANGE = 0.5  # of the wait for a core: threads that exchange wait for
 _LATE = 0.2  # of a wait for a core: the others wait for that rank in the exchange
 _BUSY_MACHINE = 0.1  # of the time: from there on the sentence says that ranks waited for a core
 _ALL_WAIT = 0.25  # of the time: where every rank waits that long for its data, it is no rank's fault
-_MORE_ROWS, _ROWS_WIN = 1.15, 0.03  # times the rows of the other ranks; and what the run wins at least
+_MORE_ROWS, _ROWS_WIN = 1.15, 0.01  # times the rows of the other ranks; and what the run wins at least
 _LEAK, _LEAK_SHARE = 32e6, 0.05  # bytes between two thirds of a run, and of all its memory
 
 _WAITING = "waiting for a store or another process"
