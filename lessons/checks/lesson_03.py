@@ -16,7 +16,7 @@ from course.exercises.answers import (
 )
 from course.exercises.registry import Lesson
 from course.exercises.running import noting_rows, run_loop
-from labkit.worker.hooks import reports_to
+from labkit.worker.calls import reports_to
 
 LESSON = Lesson("03", "Your loop on two workers")
 _ROWS, _BATCH = 96, 32  # of all workers together: three updates

@@ -8,7 +8,7 @@ from typing import Any
 from course.exercises.answers import Wrong, close_to, describe, expect_function, result_of, returns
 from course.exercises.registry import Lesson
 from course.exercises.running import learners_errors, noting_rows, run_loop
-from labkit.worker.hooks import reports_to
+from labkit.worker.calls import reports_to
 
 LESSON = Lesson("06", "Asynchronous validation")
 

@@ -7,7 +7,7 @@ from typing import Any
 from course.exercises.answers import Wrong, close_to, expect_function, expect_type, list_is, number, result_of
 from course.exercises.registry import Lesson
 from course.exercises.running import returned, run_loop
-from labkit.worker.hooks import reports_to
+from labkit.worker.calls import reports_to
 
 LESSON = Lesson("08", "When machines fail")
 _STEPS, _FAILS_AFTER = 9, 5

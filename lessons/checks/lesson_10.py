@@ -11,7 +11,7 @@ from course.exercises import answers
 from course.exercises.answers import Wrong, close_to, describe, expect_function, expect_type, result_of
 from course.exercises.registry import Lesson
 from course.exercises.running import returned, run_loop
-from labkit.worker.hooks import reports_to
+from labkit.worker.calls import reports_to
 
 LESSON = Lesson("10", "Your own experiment")
 _EPOCHS, _CRASHES_AFTER, _NOISE = 4, 2, 5.0
