@@ -4,9 +4,12 @@ import contextlib
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+_BEING_WRITTEN = 10.0  # seconds in which an empty file may get its content
 
 
 @contextlib.contextmanager
@@ -41,7 +44,10 @@ def atomic_write(path: Path | str, content: str | bytes, *, mode: int | None = N
 
 
 def private_file(path: Path | str, content: str) -> bool:
-    """Create a file that only its owner can read; False if there is one, which is left unchanged."""
+    """Create a file that only its owner can read; False if there is one, which is left unchanged.
+
+    An empty one that another process isn't about to fill, as a power cut leaves it, is none.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -49,7 +55,11 @@ def private_file(path: Path | str, content: str) -> bool:
     except FileExistsError:
         if not path.is_file():
             raise
-        return False
+        status = path.stat()
+        if status.st_size or time.time() - status.st_mtime < _BEING_WRITTEN:
+            return False
+        path.unlink(missing_ok=True)
+        return private_file(path, content)
     try:
         with open(handle, "w", encoding="utf-8") as file:
             file.write(content)

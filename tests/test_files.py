@@ -38,6 +38,14 @@ def test_a_private_file_is_never_replaced(tmp_path):
     assert path.read_text() == "first" and stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_an_empty_private_file_is_none_unless_it_is_being_written(tmp_path):
+    path = tmp_path / "token"
+    path.touch()
+    assert private_file(path, "mine") is False and path.read_text() == ""
+    os.utime(path, (0, 0))
+    assert private_file(path, "mine") is True and path.read_text() == "mine"
+
+
 def test_a_private_file_that_does_not_fit_is_not_left_half(tmp_path, monkeypatch):
     """An empty file of keys would be taken for the keys."""
 
