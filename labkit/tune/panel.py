@@ -136,8 +136,9 @@ class SweepCallback(tune.Callback):
     @_if_open
     def on_experiment_end(self, panel: "SweepPanel", trials: Sequence[Any], **_: Any) -> None:
         # Tune has ended all trials by now, and calls that the same, whatever the reason.
-        cut_off = panel.interrupted() or sys.exc_info()[1] is not panel.handled
-        panel.interrupted = lambda: cut_off  # what comes now is no interrupt of the sweep
+        interrupted = panel.interrupted()
+        panel.interrupted = lambda: interrupted  # what comes now is no interrupt of the sweep
+        cut_off = interrupted or sys.exc_info()[1] is not panel.handled
         with panel.update() as state:
             for trial in trials:
                 shown = self._state_of(panel.plan, state, trial)
