@@ -4,8 +4,8 @@
 
 Each is a whole program (`_engines.py`) from nothing to its end, all with the same rows in the same global
 batches of 128; cluster and session are started by it. In each round all come in turn. A figure counts only
-if all came to the same weights. The last line is ``engines: ratio=…``, the whole program of Ray Train over
-that of torchrun.
+if all came to the same weights. The last line is ``engines: ratio=…``, the seconds of the whole program
+in Ray Train over those in torchrun.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import _programs
 from benchmarks._engines import WAYS, weights_of
 from benchmarks._paired import Results, measure, parser
-from benchmarks.torch_throughput import rows_folder
+from benchmarks.torch_throughput import GLOBAL_BATCH, rows_folder
 from labkit.settings import Settings
 
 _TOLERANCE = 1e-3  # the largest difference of a weight, as a share of the largest change in the training
@@ -56,7 +56,8 @@ def main() -> None:
     options = parser(__doc__, repeat=3, rows=60_000)
     options.add_argument("--epochs", type=int, default=3)
     options = options.parse_args()
-    rows = options.rows // 128 * 128  # else the ranks' last batches differ from those of one process
+    # Else the ranks' last batches would differ from those of one process.
+    rows = options.rows // GLOBAL_BATCH * GLOBAL_BATCH
     folder = rows_folder(Settings.from_env(), rows)
     results = Results("engines", ours="Ray Train")
     with tempfile.TemporaryDirectory(prefix="lkb", ignore_cleanup_errors=True) as home:

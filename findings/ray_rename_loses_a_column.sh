@@ -3,7 +3,7 @@
 #
 # Ray 2.60.0, pyarrow 26.0.1, 2026-11-29. Of the renamed column and the one that had the name before, the one that
 # comes later in the rows stays, so after "logits" is renamed to "score", the order of a file's columns decides which
-# numbers a training gets. pandas and pyarrow keep two columns of that name. Nothing warns.
+# numbers a model gets. pandas and pyarrow keep two columns of that name. Nothing warns.
 # What works: drop_columns(["score"]) before.
 set -euo pipefail
 folder=$(mktemp -d)

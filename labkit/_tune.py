@@ -220,7 +220,7 @@ def staging_folder(trial: Any) -> Path:
 def error_of(trial: Any) -> str:
     """Return the text of a trial's latest exception, from the file that Tune keeps; "" if there is none.
 
-    While the sweep runs, the file is here; that of an earlier process is in the sweep's folder.
+    While the sweep runs, the file is here; for an earlier process, it is in the sweep's folder.
     """
     text = None
     try:

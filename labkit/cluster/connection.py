@@ -95,7 +95,7 @@ def disconnect(head: str | None) -> None:
 
     `head` is its address as Ray has it: a session with another one is the reader's own, and stays.
     """
-    if head is not None and connected_to() == head:
+    if is_connected_to(head):
         _shut_down()
     _put_back()
 
@@ -122,6 +122,11 @@ def connected_to() -> str | None:
     import ray
 
     return ray.get_runtime_context().gcs_address if ray.is_initialized() else None
+
+
+def is_connected_to(head: str | None) -> bool:
+    """Return whether Ray is connected to the head with this address; None is no head's."""
+    return head is not None and head == connected_to()
 
 
 def set_environment(token_file: Path | None, *, authenticate: bool | None) -> None:

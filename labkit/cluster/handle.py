@@ -89,7 +89,7 @@ class Cluster:
     @property
     def has_this_session(self) -> bool:
         """Whether Ray is connected to it: after `ray.shutdown`, the reader may use another one."""
-        return self._head_address is not None and self._head_address == connection.connected_to()
+        return connection.is_connected_to(self._head_address)
 
     def _begin(self) -> None:
         was_running = self._running

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
-from operator import itemgetter
+from operator import itemgetter, sub
 from statistics import median, stdev
 from typing import Any
 
@@ -305,18 +305,18 @@ class _Search:
         won = win(self.whole)
         if won < least * self.wall:
             return []
-        enough = 0.75 * (_SHARE[name] if sign else least)
-        signs = [(sign or win)(stretch) >= enough * stretch.seconds for stretch in self.stretches]
-        if steady and sum(signs) < _AGREE:
+        took = [stretch.seconds for stretch in self.stretches]
+        wins = [win(stretch) for stretch in self.stretches]
+        signs = wins if sign is None else [sign(stretch) for stretch in self.stretches]
+        enough = 0.75 * (least if sign is None else _SHARE[name])
+        there = [shown >= enough * whole for shown, whole in zip(signs, took, strict=True)]
+        if steady and sum(there) < _AGREE:
             self.mixed = True
             return []
         without = None
         if self.epoch:
             rest = self.wall - won
-            spread = 0.0
-            if steady:
-                rests = [stretch.seconds - win(stretch) for stretch in self.stretches]
-                spread = 2 * stdev(rests) / _STRETCHES**0.5
+            spread = 2 * stdev(map(sub, took, wins)) / _STRETCHES**0.5 if steady else 0.0
             # Other programs may use more or less the next time.
             error = max(spread, 0.05 * self.wall) + self.queue * rest
             bounds = (rest, rest * kept - error, self.wall - won * certain + error)
@@ -359,21 +359,16 @@ def _slow_rank(search: _Search) -> list[Cause]:
         search.mixed = search.mixed or whole.without_rank() >= share * search.wall
         return []
 
-    def later(stretch: Stretch) -> float:
-        return stretch.without_rank() if stretch.slowest == rank else 0.0
+    def of_rank(seconds_of: Callable[[Stretch], float]) -> Callable[[Stretch], float]:
+        return lambda stretch: seconds_of(stretch) if stretch.slowest == rank else 0.0
 
-    def win(stretch: Stretch) -> float:
-        if stretch.slowest != rank:
-            return 0.0
-        if reason == "rows":
-            return stretch.with_equal_rows()
-        return stretch.without_programs() if reason == "busy" else stretch.without_rank()
-
+    wins = {"busy": Stretch.without_programs, "rows": Stretch.with_equal_rows}
+    win = of_rank(wins.get(reason, Stretch.without_rank))
     name, detail, how = _REASONS[reason]
     how = how.format(mine, others) if reason == "rows" else how
     text = f"rank {rank} takes {seconds(whole.without_rank())} longer for a step than the others{how}"
     least = {"busy": _BUSY_WIN, "rows": _ROWS_WIN}.get(reason, 0.0)
-    sign = later if reason == "rows" else None
+    sign = of_rank(Stretch.without_rank) if reason == "rows" else None
     return search.cause(name, win, text, least=least, sign=sign, rank=rank, detail=detail)
 
 

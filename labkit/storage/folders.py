@@ -3,26 +3,29 @@
 Ray reads the path alone as a URI, and joins the name afterwards, so a name may have what a URI can't.
 """
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow.fs
 
 
 def resolve(path: object, filesystem: pyarrow.fs.FileSystem | None) -> tuple[pyarrow.fs.FileSystem, str]:
-    """Return a filesystem, and the path there, of a path or URI; with a filesystem, it is a path already."""
-    text = str(path)
-    if filesystem is not None:
-        return filesystem, text
-    if "://" not in text:
-        text = str(Path(text).expanduser().absolute())
-    return pyarrow.fs.FileSystem.from_uri(text)
+    """Return a filesystem, and the path there as Ray writes it, of a path or URI.
+
+    With a filesystem, it is a path already.
+    """
+    folder = str(path)
+    if filesystem is None:
+        if "://" not in folder:
+            folder = str(Path(folder).expanduser().absolute())
+        filesystem, folder = pyarrow.fs.FileSystem.from_uri(folder)
+    return filesystem, PurePosixPath(folder).as_posix()
 
 
 def folder_of(config: Any) -> tuple[pyarrow.fs.FileSystem, str]:
     """Return the filesystem and the folder there of a run or sweep, by its `RunConfig`."""
     filesystem, folder = resolve(config.storage_path, config.storage_filesystem)
-    return filesystem, f"{folder.rstrip('/')}/{config.name}"
+    return filesystem, PurePosixPath(folder, config.name).as_posix()
 
 
 def shown_folder(path: object, name: str) -> str:

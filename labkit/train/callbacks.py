@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from operator import itemgetter
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import pyarrow.fs
@@ -290,7 +289,6 @@ def statuses(numbered: Iterable[tuple[int, ReportedCheckpoint]]) -> dict[str, tu
 
 def _numbered(files: pyarrow.fs.FileSystem, folder: str) -> Numbered:
     """Return the checkpoints in a run's folder with the numbers of their reports."""
-    folder = PurePosixPath(folder).as_posix()  # as Ray writes it
     with files.open_input_stream(f"{folder}/checkpoint_manager_snapshot.json") as file:
         snapshot = json.loads(file.read())
     by_name = _statuses_in(snapshot)

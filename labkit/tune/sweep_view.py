@@ -90,9 +90,8 @@ def _curves(run: SweepRun, ranked: list[TrialState]) -> Plot:
         points = [(time, value) for _, time, value in trial.curve]
         if points:
             curves.append(Curve(name, points, "grey"))
-    best = run.best
-    if curves and best is not None:  # it is the first
-        curves[0].name = f"{short(name, 24)}, trial {best.number}"
+    if curves and ranked[0].value is not None:  # the best is the first, if any has a value
+        curves[0].name = f"{short(name, 24)}, trial {ranked[0].number}"
         curves[0].look = "main"
     times = [time for curve in curves for time, _ in curve.points] or [1.0]
     label = "iteration"

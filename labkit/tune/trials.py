@@ -109,12 +109,10 @@ class TunerPlan:
 
         Ray reads that path, with the name, as a URI; where it would read another name, a filesystem helps.
         """
-        filesystem, folder = self.storage
-        is_uri = self.run.storage_filesystem is None and "://" in self.path
-        if is_uri and re.search(r"[^\w/.=-]", f"{self.run.name}"):
-            return f"{folder!r}, storage_filesystem=…"
-        options = "" if self.run.storage_filesystem is None else ", storage_filesystem=…"
-        return f"{self.path!r}{options}"
+        is_misread = "://" in self.path and re.search(r"[^\w/.=-]", str(self.run.name))
+        if self.run.storage_filesystem is None and not is_misread:
+            return repr(self.path)
+        return f"{self.storage[1]!r}, storage_filesystem=…"
 
     @functools.cached_property
     def compared(self) -> tuple[str | None, str]:
