@@ -29,7 +29,7 @@ from labkit import machine
 from labkit.errors import BadInput, LabError, NotReachable
 from labkit.files import atomic_write, json_object
 from labkit.interrupts import wait_until
-from labkit.local import family, supervisor, temporary
+from labkit.local import family, temporary
 from labkit.local.family import Member
 from labkit.local.supervisor import KEEP_SECONDS, OTHER_VERSION, PROTOCOL, SOCKET, UNKNOWN
 from labkit.settings import OTHER_HOME
@@ -265,7 +265,8 @@ class Lab:
                 [
                     sys.executable,
                     "-P",
-                    supervisor.__file__,
+                    "-m",
+                    "labkit.local.supervisor",
                     str(self.home),
                     str(log.parent),
                 ],

@@ -1,4 +1,6 @@
-"""The parent of all that the lab runs for one home on this host: ``python -P supervisor.py HOME FOLDER``.
+"""The parent of all that the lab runs for one home on this host.
+
+``python -P -m labkit.local.supervisor HOME FOLDER``, which `Lab` runs.
 
 It starts programs for the processes that use the lab, and ends a group of them some time after its last user
 has ended, however that happened. So a restarted kernel finds its cluster again, and a ``kill -9`` leaves
@@ -26,6 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from labkit import process_info
+from labkit.local import family
 
 PROTOCOL = 3  # raise it when a request changes
 OTHER_VERSION = "the lab's supervisor is of another version of labkit"
@@ -75,15 +80,14 @@ class Supervisor:
         self._home = home
         self._path = path
         self._keep = keep
+        self._lab = family.lab_of(os.environ)  # by this process's mark: its home may be gone
         self._groups: dict[str, _Group] = {}
         self._children: dict[int, subprocess.Popen] = {}
         self._over = False
 
     def serve(self, listener: socket.socket) -> None:
-        from labkit.local import family
-
         listener.settimeout(_LOOK_EVERY)
-        for name in family.groups(self._lab()):  # an earlier supervisor has started it
+        for name in family.groups(self._lab):  # an earlier supervisor has started it
             self._group(name)
         needed = time.monotonic()
         while not self._over and time.monotonic() - needed < _IDLE:
@@ -130,8 +134,6 @@ class Supervisor:
 
     def _look_at_the_users(self) -> None:
         """Drop those that have ended, and end the groups that none has used for a while."""
-        from labkit import process_info
-
         for name, group in list(self._groups.items()):
             for pid, user in list(group.users.items()):
                 if not process_info.is_alive(user.process):
@@ -140,23 +142,13 @@ class Supervisor:
                 self._end(name)
 
     def _end(self, group: str | None, node: str | None = None) -> list[str]:
-        from labkit.local import family
-
-        ended = []  # names of whole groups
         if node is None:
-            ended = [group] if group else list(self._groups)
-        for name in ended:
-            if name in self._groups:
-                entry = self._groups.pop(name)
-                for pid in list(entry.users):
-                    entry.drop(pid)
-        return family.end(self._lab(), group, node)
-
-    def _lab(self) -> str:
-        """Return the lab's id by this process's mark: its home may be gone."""
-        from labkit.local import family
-
-        return family.lab_of(os.environ)
+            for name in list(self._groups):
+                if group in (None, name):
+                    entry = self._groups.pop(name)
+                    for pid in list(entry.users):
+                        entry.drop(pid)
+        return family.end(self._lab, group, node)
 
     def _answer(self, connection: socket.socket) -> None:
         connection.settimeout(_PATIENCE)
@@ -275,5 +267,4 @@ def main(home: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).resolve().parents[2]))
     main(Path(sys.argv[1]), Path(sys.argv[2]))

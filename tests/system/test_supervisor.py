@@ -16,7 +16,7 @@ import pytest
 
 from labkit import process_info
 from labkit.errors import LabError, NotReachable
-from labkit.local import family, lab
+from labkit.local import family, lab, supervisor
 from labkit.local.lab import Lab
 from labs import processes_of, runs, until
 
@@ -269,18 +269,18 @@ def test_a_killed_supervisor_is_replaced_and_its_processes_run_on(home, user):
 
 def test_a_home_that_cannot_be_looked_at_for_a_moment_is_there(home, monkeypatch):
     """A network's disk, or a ticket that is over: an error there would leave all that runs alone."""
-    supervisor = lab.supervisor.Supervisor(home, home / "socket", 60)
+    looking = supervisor.Supervisor(home, home / "socket", 60)
     home.mkdir(exist_ok=True)
     (home / "socket").touch()
-    assert supervisor._has_home()
+    assert looking._has_home()
     (home / "socket").unlink()
-    assert not supervisor._has_home()
+    assert not looking._has_home()
 
     def stale(self):
         raise OSError(116, "Stale file handle")
 
     monkeypatch.setattr(Path, "exists", stale)
-    assert supervisor._has_home()
+    assert looking._has_home()
 
 
 @pytest.mark.parametrize("way", ["killed", "frozen with its user"])
@@ -299,7 +299,7 @@ def test_stop_without_a_supervisor_leaves_nothing(home, user, way):
 
 def test_of_two_that_start_at_once_one_stays(home, tmp_path):
     folder = Lab(home).make_folder()
-    command = [sys.executable, "-P", lab.supervisor.__file__, str(home), str(folder)]
+    command = [sys.executable, "-P", "-m", supervisor.__name__, str(home), str(folder)]
     environment = {**os.environ, **Lab(home).mark(family.SUPERVISOR)}
     both = [subprocess.Popen(command, env=environment) for _ in range(2)]
     Lab(home).use("one")  # this may start a third one
