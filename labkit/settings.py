@@ -175,6 +175,13 @@ def _value(setting: Field, text: str) -> Any:
     )
 
 
+def set_variable(name: str, value: str | None) -> None:
+    """Set an environment variable of this process; None removes it."""
+    os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
+
+
 @contextlib.contextmanager
 def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables of this process for the duration of the block; leave all others alone."""
@@ -184,6 +191,4 @@ def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+            set_variable(name, value)

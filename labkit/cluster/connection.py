@@ -12,7 +12,7 @@ import psutil
 from labkit import _ray
 from labkit.cluster import ray_data
 from labkit.errors import LabError, NotReachable
-from labkit.settings import absolute
+from labkit.settings import absolute, set_variable
 
 # What the lab sets for Ray, in the nodes and in the kernel.
 ENVIRONMENT = {
@@ -112,7 +112,7 @@ def _put_back() -> None:
         ray_data.show_again()
     for name, (before, here) in _changed.items():
         if os.environ.get(name) == here:
-            _set(name, before)
+            set_variable(name, before)
     _changed.clear()
     _ray.reread_environment()
 
@@ -148,17 +148,11 @@ def set_environment(token_file: Path | None, *, authenticate: bool | None) -> No
     for name, value in wanted.items():
         before = _changed[name][0] if name in _changed else os.environ.get(name)
         _changed[name] = before, value
-        _set(name, value)
+        set_variable(name, value)
     _ray.reread_environment()
     ray_data.set_log_level(os.environ["RAY_DATA_LOG_LEVEL"])
     if os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] == "1":
         ray_data.hide_progress_bars()
-
-
-def _set(name: str, value: str | None) -> None:
-    os.environ.pop(name, None)
-    if value is not None:
-        os.environ[name] = value
 
 
 def read_token(file: Path | None = None) -> str | None:
