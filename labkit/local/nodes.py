@@ -26,6 +26,7 @@ from labkit.errors import BadInput, NotReachable, expect_int
 from labkit.files import private_file
 from labkit.interrupts import wait_until
 from labkit.local import family, temporary
+from labkit.local.family import Member
 from labkit.local.lab import UNKNOWN, Lab, alone
 from labkit.local.preload import Modules, Preloader
 from labkit.local.variables import Changes, changes
@@ -261,11 +262,8 @@ class LocalCluster(Cluster):
         self._lab.stop(GROUP, node=name)
 
     def _find_head(self) -> None:
-        head = []
-        for member in self._lab.running(GROUP, "head"):
-            if member.is_origin and member.program in _HEAD:
-                head.append(member.process)
-        self._head = head
+        daemons = self._daemons(*_HEAD)
+        self._head = [daemon.process for daemon in daemons if daemon.node == "head"]
 
     def _has_head(self) -> bool:
         """Return whether the processes that the head can't do without are running."""
@@ -407,11 +405,12 @@ class LocalCluster(Cluster):
 
     def _raylets(self) -> dict[str, psutil.Process]:
         """Return the processes that start workers, by the names of their nodes."""
-        raylets = {}
-        for member in self._lab.running(GROUP):
-            if member.is_origin and member.program == "raylet":
-                raylets[member.node] = member.process
-        return raylets
+        return {daemon.node: daemon.process for daemon in self._daemons("raylet")}
+
+    def _daemons(self, *programs: str) -> list[Member]:
+        """Return the running processes that are one of these programs."""
+        members = self._lab.running(GROUP)
+        return [member for member in members if member.is_origin and member.program in programs]
 
 
 def _is_of_this_machine(address: str) -> bool:
