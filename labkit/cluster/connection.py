@@ -44,14 +44,12 @@ def connect(
     *,
     token_file: Path | None,
     runtime_env: Mapping[str, Any],
-    ours: bool = False,
 ) -> str | None:
-    """Connect this process to a cluster, and return the address of its dashboard.
+    """Connect this process to a cluster, and return the URL of its dashboard.
 
     Args:
         token_file: has its authentication token. None: Ray's own order counts, see `read_token`.
         runtime_env: as for `ray.init`.
-        ours: whether the lab started it, so that it wants a token.
 
     After a LabError the environment is as it was before.
     """
@@ -59,9 +57,8 @@ def connect(
     refuse_another_session(attempt)
     try:
         wants_token = check_reachable(address, read_token(token_file))
-        if not ours:
-            check_node_here(address)
-        set_environment(token_file, authenticate=True if ours else wants_token)
+        check_node_here(address)
+        set_environment(token_file, authenticate=wants_token)
         import ray
 
         options = {"runtime_env": dict(runtime_env), "log_to_driver": False, "logging_level": "ERROR"}
@@ -77,7 +74,7 @@ def connect(
         _shut_down()
         _put_back()
         raise
-    return getattr(context, "dashboard_url", None)
+    return f"http://{context.dashboard_url}" if context.dashboard_url else None
 
 
 def refuse_another_session(attempt: str) -> None:
@@ -129,11 +126,11 @@ def is_connected_to(head: str | None) -> bool:
     return head is not None and head == connected_to()
 
 
-def set_environment(token_file: Path | None, *, authenticate: bool | None) -> None:
+def set_environment(token_file: Path | None, *, authenticate: bool | None = None) -> None:
     """Set the token, and the variables that the reader has not set, also for a Ray that is imported.
 
-    `authenticate`: whether the cluster wants a token; a process that wants one can't use a cluster without.
-    Where one of the two is None, Ray's own order or default counts.
+    `authenticate`: without a file, whether the cluster wants a token; a process that wants one can't use a
+    cluster without. Where both are None, Ray's own order and default count.
     """
     wanted: dict[str, str | None] = {k: v for k, v in ENVIRONMENT.items() if k not in os.environ}
     if token_file is not None:

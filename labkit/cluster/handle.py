@@ -83,15 +83,15 @@ class Cluster:
         modules = [*self.runtime_env.get("py_modules", ()), *map(str, PACKAGES)]
         runtime_env = {**self.runtime_env, "py_modules": modules}
         url = connection.connect(self.address, token_file=self._token_file, runtime_env=runtime_env)
-        self.dashboard_url = f"http://{url}" if url else None
-        self._begin()
+        self._begin(url)
 
     @property
     def has_this_session(self) -> bool:
         """Whether Ray is connected to it: after `ray.shutdown`, the reader may use another one."""
         return connection.is_connected_to(self._head_address)
 
-    def _begin(self) -> None:
+    def _begin(self, dashboard_url: str | None) -> None:
+        self.dashboard_url = dashboard_url
         was_running = self._running
         self._running = True
         self._head_address = connection.connected_to()

@@ -90,11 +90,10 @@ class LocalCluster(Cluster):
     def find(self) -> bool:
         """Connect to the cluster that an earlier kernel left running. What it has left half is stopped."""
         self._lab.use(GROUP)
-        facts = self._lab.noted(GROUP, {"address": str, "dashboard": str})
+        facts = self._lab.noted(GROUP, {"address": str})
         self._find_head()
         if facts and self._has_head() and _is_of_this_machine(facts["address"]):
             self.address = facts["address"]
-            self.dashboard_url = facts["dashboard"]
             try:
                 self.connect()
                 return True
@@ -118,6 +117,7 @@ class LocalCluster(Cluster):
             with waiting("starting the cluster"):
                 self._start_head(cpus, object_store_bytes, check)
                 self.connect()
+                self._lab.note(GROUP, {"address": self.address, "dashboard": self.dashboard_url})
             for _ in range(1, nodes):
                 self.add_node(cpus=cpus)
         except BaseException:
@@ -141,10 +141,10 @@ class LocalCluster(Cluster):
         command = self.changes.command(executable)
         if command is not None:
             runtime_env["py_executable"] = command
-        connection.connect(self.address, token_file=self.token, runtime_env=runtime_env, ours=True)
+        url = connection.connect(self.address, token_file=self.token, runtime_env=runtime_env)
         if self._running and self.preloader is not None:  # its servers are for the connection before
             self.preloader.stop()
-        self._begin()
+        self._begin(url)
         self._preload(node.name for node in self.nodes)
 
     def changes_now(self) -> Changes:
@@ -273,19 +273,20 @@ class LocalCluster(Cluster):
         self._lab.use(GROUP)
         # Ray reads its environment when it is imported. That takes a second of this process, while the node's
         # processes take several.
-        connection.set_environment(self.token, authenticate=True)
+        connection.set_environment(self.token)
         threading.Thread(target=importlib.import_module, args=("ray",), daemon=True).start()
-        ports: list[int] = []
+        port = 0
         self._head_started_at = time.time()
 
         def options() -> list[str]:
-            ports[:] = free_port(), free_port()
+            nonlocal port
+            port = free_port()
             clients = [] if self.preloader is not None else [f"--ray-client-server-port={free_port()}"]
             return [
                 "--head",
-                f"--port={ports[0]}",
+                f"--port={port}",
                 "--dashboard-host=127.0.0.1",
-                f"--dashboard-port={ports[1]}",
+                f"--dashboard-port={free_port()}",
                 "--include-dashboard=true",  # else a head starts without one, for want of its port
                 *clients,
                 f"--temp-dir={self.folder}",
@@ -300,10 +301,8 @@ class LocalCluster(Cluster):
                 "`ray start` did not print its address",
                 f"read all of it in {self.folder / 'start-head.log'}",
             )
-        self.address = f"{host[1]}:{ports[0]}"
-        self.dashboard_url = f"http://127.0.0.1:{ports[1]}"
+        self.address = f"{host[1]}:{port}"
         self._find_head()
-        self._lab.note(GROUP, {"address": self.address, "dashboard": self.dashboard_url})
 
     def _start(
         self,
