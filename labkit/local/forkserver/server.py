@@ -13,6 +13,7 @@ In doubt it is refused: that costs time, and a worker that differs from a new Py
 """
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -31,7 +32,6 @@ from labkit.local.forkserver.setup import is_setup, worker_after
 from labkit.local.forkserver.worker import ENDS, REFUSED, Request, become
 
 _MAX_MESSAGE = 1 << 20
-_OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
 _PATIENCE = 10.0  # seconds for a client to send its request, which it does at once, but on a busy machine
 _IDLE = 0.2  # seconds without a request
 _IDLE_AT_FIRST = 0.5  # a first task, such as one that follows the start at once, is on its way
@@ -67,7 +67,7 @@ def serve(kernel: int, early: list[str], modules: list[str], later: list[str]) -
     job = _prepared(listener, owner)
     os.environ |= job.environment
     _import(modules)
-    _freeze()
+    freeze()
     print(f"ready: {len(sys.modules)} modules", flush=True)
     request = _until_forked(listener, replace(job, environment=given | job.environment), owner, later)
     if request is not None:
@@ -99,19 +99,12 @@ class Job:
 
 def _prepared(listener: socket.socket, owner: int) -> Job:
     """Wait for what the kernel says of its connection."""
-    listener.settimeout(_OWNER_EVERY)
-    while not _has_ended(owner):
-        with contextlib.suppress(TimeoutError):
-            with listener.accept()[0] as kernel:
-                kernel.settimeout(_PATIENCE)
-                job = Job(**json.loads(kernel.recv(_MAX_MESSAGE)))
-            listener.settimeout(None)
-            return job
-    sys.exit("the process that this was started for has ended")
-
-
-def _has_ended(pidfd: int) -> bool:
-    return bool(select.select([pidfd], [], [], 0)[0])
+    ready, _, _ = select.select([listener, owner], [], [])
+    if owner in ready:
+        sys.exit("the process that this was started for has ended")
+    with listener.accept()[0] as kernel:
+        kernel.settimeout(_PATIENCE)
+        return Job(**json.loads(kernel.recv(_MAX_MESSAGE)))
 
 
 def _until_forked(listener: socket.socket, job: Job, owner: int, later: list[str]) -> Request | None:
@@ -119,31 +112,15 @@ def _until_forked(listener: socket.socket, job: Job, owner: int, later: list[str
 
     How a worker ended is noted next to the socket.
     """
-    ends = Path(job.path + ENDS)
+    forks = Forks(listener, owner, job.examine, functools.partial(_note, Path(job.path + ENDS)))
     idle = _IDLE_AT_FIRST
-    workers: dict[int, int] = {}  # pids by pidfds
-    while not _has_ended(owner):
-        watched: list[Any] = [listener, owner, *workers]
-        ready, _, _ = select.select(watched, [], [], idle if later else None)
-        for pidfd in workers.keys() & {*ready}:
-            pid, status = os.waitpid(workers.pop(pidfd), 0)
-            os.close(pidfd)
-            _note(ends, pid, os.waitstatus_to_exitcode(status))
-        if listener in ready:
+    while forks.request is None and owner in forks.watched:
+        if forks.wait(idle if later else None):
             idle = _IDLE
-            child, request = fork_for(listener, job.examine)
-            if child == 0:
-                listener.close()
-                for pidfd in (owner, *workers):
-                    os.close(pidfd)
-                assert request is not None  # only the parent may have refused it
-                return _shortened(request, job)
-            if child is not None:
-                workers[os.pidfd_open(child)] = child
-        elif not ready:
+        else:
             _import([later.pop(0)])
-            _freeze()
-    return None
+            freeze()
+    return _shortened(forks.request, job) if forks.request else None
 
 
 def _shortened(request: Request, job: Job) -> Request:
@@ -161,49 +138,88 @@ def _note(ends: Path, pid: int, code: int) -> None:
         file.write(f"{pid} {code}\n")
 
 
-def fork_for(
-    listener: socket.socket, examine: Callable[[Request], None]
-) -> tuple[int | None, Request | None]:
-    """Fork for the client that has connected: (the fork's pid, 0 in the fork itself; the request).
+class Forks:
+    """The forks of this process, each for a client of `listener`.
 
-    `examine` raises a ValueError that says why a fork can't serve a request. Then the pid is None: the log
-    says why, and the client becomes a new Python.
+    `examine` raises a ValueError that says why a fork can't serve a request. `note` gets the pid and the exit
+    status of each fork that has ended.
+
+    Attributes:
+        watched: pidfds of what runs, with the pids of the forks; the first one is `owner`, without a pid.
+        request: what this process is a fork for; None in the process that forks.
     """
-    pid = None
-    request = None
-    streams: list[int] = []
-    client, _ = listener.accept()
-    try:
-        client.settimeout(_PATIENCE)
-        message, streams, *_ = socket.recv_fds(client, _MAX_MESSAGE, 3)
-        request = Request(**json.loads(message), streams=streams, client=client)
-        examine(request)
-        if gpus := open_gpus():
-            raise ValueError(f"an import has opened {gpus[0]}, and CUDA does not work in forks")
-        # A lock that another thread holds would stay held in the fork. Some threads have just started and
-        # have no name of their own yet, or are about to end.
-        for pause in (0.0, 0.1, 0.4):
-            time.sleep(pause)
-            if not (threads := other_threads()):
-                break
-        else:
-            raise ValueError(f"these threads run: {', '.join(threads)}")
-        pid = os.fork()
-        if pid != 0:
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        owner: int,
+        examine: Callable[[Request], None],
+        note: Callable[[int, int], None] = lambda pid, status: None,
+    ) -> None:
+        self.watched: dict[int, int | None] = {owner: None}
+        self.request: Request | None = None
+        self._listener = listener
+        self._examine = examine
+        self._note = note
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for clients and for the end of what is watched; return whether there was any in time."""
+        watched: list[Any] = [self._listener, *self.watched]
+        ready, _, _ = select.select(watched, [], [], seconds)
+        for pidfd in self.watched.keys() & {*ready}:
+            pid = self.watched.pop(pidfd)
+            os.close(pidfd)
+            if pid is not None:
+                _, status = os.waitpid(pid, 0)
+                self._note(pid, os.waitstatus_to_exitcode(status))
+        if self._listener in ready:
+            self._fork()
+        return bool(ready)
+
+    def _fork(self) -> None:
+        """Fork for the client that has connected.
+
+        If a fork can't serve it, the log says why, and the client becomes a new Python.
+        """
+        pid = None
+        request = None
+        streams: list[int] = []
+        client, _ = self._listener.accept()
+        try:
+            client.settimeout(_PATIENCE)
+            message, streams, *_ = socket.recv_fds(client, _MAX_MESSAGE, 3)
+            request = Request(**json.loads(message), streams=streams, client=client)
+            self._examine(request)
+            if gpus := open_gpus():
+                raise ValueError(f"an import has opened {gpus[0]}, and CUDA does not work in forks")
+            # A lock that another thread holds would stay held in the fork. Some threads have just started and
+            # have no name of their own yet, or are about to end.
+            for pause in (0.0, 0.1, 0.4):
+                time.sleep(pause)
+                if not (threads := other_threads()):
+                    break
+            else:
+                raise ValueError(f"these threads run: {', '.join(threads)}")
+            pid = os.fork()
+            if pid == 0:
+                self._listener.close()
+                for pidfd in self.watched:
+                    os.close(pidfd)
+                self.request = request
+                return
+            self.watched[os.pidfd_open(pid)] = pid
             client.send(b"%d" % pid)
-        return pid, request
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        print(f"{REFUSED}{error}", flush=True)
-        if pid is None:
-            handed = request.handed if request is not None else {}
-            with contextlib.suppress(OSError):
-                client.send(json.dumps(handed).encode())
-        return pid, None
-    finally:
-        if pid != 0:
-            client.close()
-            for stream in streams:
-                os.close(stream)
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            print(f"{REFUSED}{error}", flush=True)
+            if pid is None:
+                handed = request.handed if request is not None else {}
+                with contextlib.suppress(OSError):
+                    client.send(json.dumps(handed).encode())
+        finally:
+            if pid != 0:
+                client.close()
+                for stream in streams:
+                    os.close(stream)
 
 
 def require_same(here: Mapping[str, str], there: Mapping[str, str], but: Collection[str] = ()) -> None:
@@ -252,7 +268,7 @@ def _import(modules: Iterable[str]) -> None:
             print(f"could not import {module}: {error}", flush=True)
 
 
-def _freeze() -> None:
+def freeze() -> None:
     """Never free what exists by now: the collector would only touch, and so copy, shared pages.
 
     That holds in the forks, too, where a full collection took 0.4 s some hundred steps after a run's start.

@@ -11,19 +11,17 @@ this is done once, while Ray's first server starts.
 
 import contextlib
 import functools
-import gc
 import importlib
 import multiprocessing.forkserver
 import multiprocessing.util
 import os
-import select
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.local.forkserver.server import fork_for, other_threads, require_same
+from labkit.local.forkserver.server import Forks, freeze, other_threads, require_same
 from labkit.local.forkserver.worker import Request, run, take_over
 
 # Ray's programs, by their places in its package.
@@ -90,8 +88,7 @@ def _import_programs() -> None:
         get_all_modules(SubprocessModule)  # it imports the agents' modules, too
     with contextlib.suppress(ImportError):
         _close_metrics(importlib.import_module("prometheus_client"))
-    gc.collect()
-    gc.freeze()  # the collector would only touch, and so copy, shared pages
+    freeze()
 
 
 def _close_metrics(prometheus_client: Any) -> None:
@@ -106,32 +103,14 @@ def _serve(listener: socket.socket, starter: int, environment: dict[str, str]) -
     Returns:
         The request, in a fork; None in this process.
     """
-    forks: dict[int, int] = {}  # pids by pidfds
-    watched = {starter}
-    while watched:
-        waiting: list[Any] = [listener, *watched]
-        ready, _, _ = select.select(waiting, [], [])
-        for pidfd in watched.intersection(ready):
-            watched.remove(pidfd)
-            os.close(pidfd)
-            if pidfd in forks:
-                os.waitpid(forks.pop(pidfd), 0)
-        if listener in ready:
-            pid, request = fork_for(listener, functools.partial(_examine, environment))
-            if pid == 0:
-                listener.close()
-                for pidfd in watched:
-                    os.close(pidfd)
-                return request
-            if pid is not None:
-                pidfd = os.pidfd_open(pid)
-                forks[pidfd] = pid
-                watched.add(pidfd)
-    return None
+    forks = Forks(listener, starter, functools.partial(_examine, environment))
+    while forks.request is None and forks.watched:
+        forks.wait()
+    return forks.request
 
 
 def _examine(environment: dict[str, str], request: Request) -> None:
-    """Raise a ValueError if a program has other variables than the node; see `fork_for`."""
+    """Raise a ValueError if a program has other variables than the node; see `Forks`."""
     require_same(environment, {**_FOR_AGENTS, **request.environment}, _READ_LATER)
 
 
