@@ -89,7 +89,7 @@ class LocalCluster(Cluster):
 
     def find(self) -> bool:
         """Connect to the cluster that an earlier kernel left running. What it has left half is stopped."""
-        self._lab.use(GROUP)
+        self._lab.use(GROUP)  # before the connection: another kernel that stops meanwhile lets it run
         facts = self._lab.noted(GROUP, {"address": str})
         self._find_head()
         if facts and self._has_head() and _is_of_this_machine(facts["address"]):
@@ -127,9 +127,7 @@ class LocalCluster(Cluster):
             raise
 
     def connect(self) -> None:
-        """Become one of the cluster's users, then connect as `Cluster.connect` does."""
-        # In this order: another kernel that stops meanwhile lets the cluster run.
-        self._lab.use(GROUP)
+        """Connect as `Cluster.connect` does, and have the workers of this connection forked."""
         self.changes = self.changes_now()
         executable = None
         if self.preloader is not None:
