@@ -19,6 +19,7 @@ from labkit import process_info
 from labkit.errors import BadInput
 from labkit.files import atomic_write
 from labkit.local import family
+from labkit.local.forkserver.server import listen
 from labkit.local.forkserver.services import PROGRAMS
 from labkit.local.forkserver.worker import ENDS, REFUSED
 from labkit.local.lab import Lab
@@ -90,7 +91,8 @@ class Preloader:
         self._folder = folder
         self._modules = modules
         self.changes = Changes()
-        self._servers: dict[str, tuple[int, Path]] = {}  # pid and socket, by the names of their nodes
+        # Each with its socket, by the name of its node.
+        self._servers: dict[str, tuple[psutil.Process, Path]] = {}
 
     @staticmethod
     def is_possible() -> bool:
@@ -99,7 +101,7 @@ class Preloader:
             os.close(os.pidfd_open(os.getpid()))
         except (AttributeError, OSError):
             return False
-        return sys.platform == "linux"
+        return True
 
     @property
     def py_executable(self) -> str:
@@ -161,7 +163,6 @@ class Preloader:
         if environment.get("RAY_LD_PRELOAD_ON_WORKERS") != "1":
             variables.pop("LD_PRELOAD", None)
         path = self._folder / f"fork-{node}-{os.getpid()}"
-        path.unlink(missing_ok=True)
         log = self._log_of(node)
         log.unlink(missing_ok=True)
         command = [
@@ -172,10 +173,7 @@ class Preloader:
             str(os.getpid()),
             json.dumps(self._modules),
         ]
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(str(path))
-            path.chmod(0o600)
-            listener.listen(128)  # requests during the imports wait for their end
+        with listen(path) as listener:
             started = self._lab.start(
                 command,
                 group=family.CLUSTER,
@@ -183,7 +181,7 @@ class Preloader:
                 env=variables,
                 stdin=listener.fileno(),
             )
-        self._servers[node] = started.pid, path
+        self._servers[node] = psutil.Process(started.pid), path
 
     def serve(self, node: str, raylet: psutil.Process, *, job_id: str) -> None:
         """Let the server of a node fork the workers of a job (in hex). Workers that start meanwhile wait.
@@ -207,11 +205,11 @@ class Preloader:
                 "changed": sorted(self.changes.names),
                 "handed": {name: environment.get(name) for name in self.changes.handed},
             }
-            pid, prepared = self._servers[node]
+            process, prepared = self._servers[node]
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
                 server.connect(str(prepared))
                 server.send(json.dumps(job).encode())
-            self._servers[node] = pid, prepared.rename(path)
+            self._servers[node] = process, prepared.rename(path)
 
     def not_forked(self, nodes: Iterable[str]) -> str:
         """Say why workers of this connection were started as new Pythons; empty if all were forked."""
@@ -240,14 +238,7 @@ class Preloader:
 
     def stop(self) -> None:
         """End the servers: each is for one connection. The workers that they forked go on."""
-        if not self._servers:
-            return
-        pids = {pid for pid, _ in self._servers.values()}
-        servers = []
-        for member in self._lab.running(family.CLUSTER):
-            if member.pid in pids and member.program == "forkserver":
-                servers.append(member.process)
-        process_info.terminate(servers, grace=3)
+        process_info.terminate([process for process, _ in self._servers.values()], grace=3)
         for _, path in self._servers.values():
             path.unlink(missing_ok=True)
             Path(f"{path}{ENDS}").unlink(missing_ok=True)

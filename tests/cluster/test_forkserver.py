@@ -59,7 +59,7 @@ class Node:
 
     @property
     def pid(self):
-        return self._preloader._servers["head"][0]
+        return self._preloader._servers["head"][0].pid
 
     def serve(self):
         self._preloader.serve("head", psutil.Process(self.raylet), job_id=JOB)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.local.forkserver.server import Forks, freeze, other_threads, require_same
+from labkit.local.forkserver.server import Forks, freeze, listen, other_threads, require_same
 from labkit.local.forkserver.worker import Request, run, take_over
 
 # Ray's programs, by their places in its package.
@@ -55,12 +55,7 @@ def main() -> None:
     environment = dict(os.environ)
     for name in _FOR_AGENTS:
         del os.environ[name]
-    with contextlib.suppress(FileNotFoundError):  # of an earlier attempt
-        os.unlink(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(path)
-    os.chmod(path, 0o600)
-    listener.listen(128)  # requests during the imports wait for their end
+    listener = listen(Path(path))
     starter = os.pidfd_open(os.getpid())
     # A lock that another thread holds would stay held in the fork; without a server, all are new Pythons.
     if not other_threads() and os.fork() == 0:
