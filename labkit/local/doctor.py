@@ -7,9 +7,10 @@ The doctor looks at files and sockets and imports nothing heavy, so it answers a
 """
 
 import os
+import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from importlib import metadata
 
 import psutil
@@ -25,25 +26,6 @@ from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings
 _GB = 1e9
 _EXTRAS = ("lessons", "tensorflow", "spark", "recipes")
 _INSTALL = f"make setup, or: pip install -c constraints.txt -e '.[{','.join(_EXTRAS)}]'"
-
-
-_LAUNCHED = "another launcher's (torchrun, Slurm), by which torch would look for ranks that are not there"
-# Variable: (values that do no harm, or what lists them, and what others do)
-_ELSEWHERE: dict[str, tuple[Sequence[str] | Callable[[], Iterable[str]], str]] = {
-    "RAY_TRAIN_V2_ENABLED": (
-        ("1", "true"),
-        "the lab needs the second version of Ray Train, which is the default",
-    ),
-    "KERAS_BACKEND": (("tensorflow",), "lesson 04 trains with Keras on TensorFlow"),
-    "RANK": ((), _LAUNCHED),
-    "WORLD_SIZE": ((), _LAUNCHED),
-    "LOCAL_RANK": ((), _LAUNCHED),
-    "TF_CONFIG": ((), "TensorFlow (lesson 04) would wait for the cluster that it describes"),
-    "GLOO_SOCKET_IFNAME": (
-        psutil.net_if_addrs,
-        "this machine has no network interface of that name, and torch's ranks can't meet",
-    ),
-}
 
 
 def doctor(settings: Settings | None = None) -> Diagnosis:
@@ -69,10 +51,26 @@ def _variables(_: Settings) -> Iterator[Finding]:
 
 def _of_other_tutorials(_: Settings) -> Iterator[Finding]:
     """Look for variables that engines read, and that were set for something other than the lessons."""
-    for name, (harmless, effect) in _ELSEWHERE.items():
+    launched = "another launcher's (torchrun, Slurm), by which torch would look for ranks that are not there"
+    # Variable: (values that do no harm, what others do)
+    variables: dict[str, tuple[Collection[str], str]] = {
+        "RAY_TRAIN_V2_ENABLED": (
+            ("1", "true"),
+            "the lab needs the second version of Ray Train, which is the default",
+        ),
+        "KERAS_BACKEND": (("tensorflow",), "lesson 04 trains with Keras on TensorFlow"),
+        "RANK": ((), launched),
+        "WORLD_SIZE": ((), launched),
+        "LOCAL_RANK": ((), launched),
+        "TF_CONFIG": ((), "TensorFlow (lesson 04) would wait for the cluster that it describes"),
+        "GLOO_SOCKET_IFNAME": (
+            psutil.net_if_addrs(),
+            "this machine has no network interface of that name, and torch's ranks can't meet",
+        ),
+    }
+    for name, (harmless, effect) in variables.items():
         value = os.environ.get(name, "").strip()
-        allowed = harmless() if callable(harmless) else harmless
-        if value and value not in allowed and value.lower() not in allowed:
+        if value and value not in harmless and value.lower() not in harmless:
             # Lesson 03 and all later ones need Ray Train, and so it blocks.
             blocking = name == "RAY_TRAIN_V2_ENABLED"
             yield Finding("variables", False, f"{name} is set: {effect}", f"unset {name}", blocking)
@@ -87,9 +85,8 @@ def _temporary(_: Settings) -> Iterator[Finding]:
 
 
 def _packages(_: Settings) -> Iterator[Finding]:
-    version = ".".join(map(str, sys.version_info[:3]))
-    good = (3, 11) <= sys.version_info[:2] < (3, 15)
-    yield Finding("Python", good, version, "make setup PYTHON=python3.11", blocking=True)
+    good = sys.version_info < (3, 15)  # with one that is too old, labkit can't be imported
+    yield Finding("Python", good, platform.python_version(), "make setup PYTHON=python3.11", blocking=True)
     missing = [name for name in _required() if _version(name) is None]
     text = f"missing: {', '.join(missing)}" if missing else "all are installed"
     yield Finding("packages", not missing, text, _INSTALL, blocking=True)
