@@ -69,6 +69,12 @@ def private_file(path: Path | str, content: str) -> bool:
     return True
 
 
+def last_line(text: str) -> str:
+    """Return the last line of what a program printed, without spaces; "" if it printed nothing."""
+    lines = text.strip().splitlines() or [""]
+    return lines[-1].strip()
+
+
 def json_object(text: str | bytes, types: Mapping[str, type] | None = None) -> dict[str, Any]:
     """Read the JSON object in `text`; a ValueError says that it is damaged, or a value has another type."""
     try:

@@ -23,7 +23,7 @@ from labkit.cluster.capacity import Node
 from labkit.cluster.handle import Cluster
 from labkit.display.progress import waiting
 from labkit.errors import BadInput, NotReachable, expect_int
-from labkit.files import private_file
+from labkit.files import last_line, private_file
 from labkit.interrupts import wait_until
 from labkit.local import family, temporary
 from labkit.local.family import Member
@@ -330,8 +330,7 @@ class LocalCluster(Cluster):
             may_pass = any(text in output for text in (_TOO_BUSY, *_PORT_TAKEN))
             if status != UNKNOWN and not may_pass:
                 break
-        last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
-        fact = f"`ray start` failed: {last}"
+        fact = f"`ray start` failed: {last_line(output) or 'it printed nothing'}"
         if _NO_DASHBOARD in output:
             fact = f"its dashboard did not start{self._dashboards_error()}"
         raise NotReachable(f"start {name}", fact, f"read all of it in {log}")
@@ -384,9 +383,9 @@ class LocalCluster(Cluster):
         """Return the last line of the dashboard's error log, which `ray start` doesn't show."""
         path = self.log_dir / "dashboard.err"
         with contextlib.suppress(OSError):
-            lines = path.read_text(errors="replace").strip().splitlines()
-            if lines and path.stat().st_mtime >= self._head_started_at:  # and not of an earlier cluster
-                return f"; its dashboard says: {lines[-1]:.200}"
+            line = last_line(path.read_text(errors="replace"))
+            if line and path.stat().st_mtime >= self._head_started_at:  # and not of an earlier cluster
+                return f"; its dashboard says: {line:.200}"
         return ""
 
     def _preload(self, nodes: Iterable[str]) -> None:
