@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,7 @@ class Lab:
         environment |= self.mark(group)
         connection, answer = self._request(
             "start",
-            [] if stdin is None else [stdin],
+            files=[] if stdin is None else [stdin],
             command=command,
             group=group,
             log=str(log),
@@ -158,7 +158,7 @@ class Lab:
     def use(self, group: str, *, keep: float = KEEP_SECONDS) -> None:
         """Keep a group running until `keep` seconds after this process has ended, or until `leave`."""
         use = {"group": group, "pid": os.getpid(), "keep": keep}
-        connection, _ = self._request("use", [], **use)
+        connection, _ = self._request("use", **use)
         thread = threading.Thread(
             target=self._stay,
             args=[use, connection],
@@ -177,7 +177,7 @@ class Lab:
             try:
                 if group not in self.groups():
                     return
-                connection, _ = self._request("use", [], **use)
+                connection, _ = self._request("use", **use)
             except (LabError, OSError):
                 return
             if group not in self.groups():  # `stop` was ending it: there is nothing to look after
@@ -221,10 +221,10 @@ class Lab:
         if connection is None:
             return None
         with connection, contextlib.suppress(OSError, ValueError, LabError):  # it was killed
-            return _answer(connection, do, [], **arguments)
+            return _answer(connection, do, **arguments)
         return None
 
-    def _request(self, do: str, files: list[int], **arguments: Any) -> tuple[socket.socket, Any]:
+    def _request(self, do: str, **arguments: Any) -> tuple[socket.socket, Any]:
         """Ask the supervisor, which is started if there is none; return the connection and the answer."""
         process = None
         deadline = time.monotonic() + _START_SECONDS
@@ -237,7 +237,7 @@ class Lab:
                 connection = self._open()
                 if connection is not None:
                     with contextlib.suppress(OSError, ValueError):
-                        return connection, _answer(connection, do, files, **arguments)
+                        return connection, _answer(connection, do, **arguments)
                     connection.close()  # it was about to end
                 elif process is None or status is not None:  # another one was ending, or has ended it
                     process = self._start_supervisor(log)
@@ -279,7 +279,7 @@ class Lab:
         return process
 
 
-def _answer(connection: socket.socket, do: str, files: list[int], **arguments: Any) -> Any:
+def _answer(connection: socket.socket, do: str, files: Sequence[int] = (), **arguments: Any) -> Any:
     socket.send_fds(connection, [b"\n"], files)
     request = {"do": do, "protocol": PROTOCOL, **arguments}
     connection.sendall(json.dumps(request).encode() + b"\n")
