@@ -117,7 +117,7 @@ def free_port(wanted: int = 0) -> int:
     if wanted:
         ports.insert(0, wanted)
     for port in ports:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, OverflowError):  # it is taken, or no port at all
             return _bound(port)
     return _bound(0)  # or the error of the system
 

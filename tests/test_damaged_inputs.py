@@ -108,7 +108,8 @@ def test_inputs_that_once_got_through(content, tmp_path):
 
 @pytest.mark.parametrize("keys", ["[labkit]\naws_secret_acc\xe1ss_key = x", "[labkit]\naws_access_key_id ="])
 def test_keys_that_are_damaged(keys, tmp_path):
-    path = write_keys(tmp_path / "credentials", "LABKEY", "secret")
+    path = tmp_path / "credentials"
+    write_keys(path, "LABKEY", "secret")
     path.write_bytes(keys.encode("latin-1"))
     with pytest.raises(Damaged):
         read_keys(path)

@@ -44,11 +44,7 @@ def old_folders(home: Path, seconds: float) -> dict[Path, int]:
             size, written = _measure(path)
             if written < limit:
                 sizes[path] = size
-    outermost = {}
-    for path, size in sizes.items():
-        if sizes.keys().isdisjoint(path.parents):
-            outermost[path] = size
-    return outermost
+    return {path: size for path, size in sizes.items() if sizes.keys().isdisjoint(path.parents)}
 
 
 def _checkpoints(record: RunRecord, home: Path) -> Iterator[Path]:

@@ -52,7 +52,7 @@ def start(lab: Lab, check: Callable[[], None] = lambda: None) -> tuple[str, Path
             if not any(_listens(member.pid, port) for member in members):
                 lab.stop(STORE)  # one that was killed in mid-start, or hangs
                 # On the same port again, so that handles and runs from before a crash can continue.
-                port = machine.free_port(port if 0 < port < 1 << 16 else 0)
+                port = machine.free_port(port)
                 _run(lab, port, keys, check)
             return f"http://127.0.0.1:{port}", keys
     except OSError as error:

@@ -40,8 +40,6 @@ class ObjectFiles(s3fs.S3FileSystem):
         hasty: for checks: no retries, and timeouts of seconds instead of a minute.
     """
 
-    protocol = ("s3", "s3a")
-
     def __init__(self, *, endpoint: str, keys: str, hasty: bool = False) -> None:
         session = AioSession()
         from_environment = {}

@@ -11,10 +11,9 @@ from labkit.files import private_file
 PROFILE = "labkit"  # in the file
 
 
-def write_keys(path: Path, access: str, secret: str) -> Path:
-    """Write keys to a file that only its owner can read, unless it exists; return its path."""
+def write_keys(path: Path, access: str, secret: str) -> None:
+    """Write keys to a file that only its owner can read, unless it exists."""
     private_file(path, f"[{PROFILE}]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
-    return path
 
 
 def read_keys(path: Path) -> tuple[str, str]:
