@@ -358,19 +358,15 @@ class LocalCluster(Cluster):
         def is_over() -> bool:
             return process.status() is not None
 
-        slow = not wait_until(is_over, seconds=_SLOW_AFTER, check=check)
-        if slow:
+        if not wait_until(is_over, seconds=_SLOW_AFTER):
             reason = self._dashboards_error() or "; the machine may be busy, or its disk cold"
-            warnings.warn(
-                f"the start of {name} takes more than {_SLOW_AFTER} s{reason}",
-                stacklevel=2,
-            )
-        if slow and not wait_until(is_over, seconds=START_TIMEOUT - _SLOW_AFTER, check=check):
-            raise NotReachable(
-                f"start {name}",
-                f"`ray start` takes more than {START_TIMEOUT} s{self._dashboards_error()}",
-                f"look into {log}; python -m labkit doctor reports what the machine lacks",
-            )
+            warnings.warn(f"the start of {name} takes more than {_SLOW_AFTER} s{reason}", stacklevel=2)
+            if not wait_until(is_over, seconds=START_TIMEOUT - _SLOW_AFTER):
+                raise NotReachable(
+                    f"start {name}",
+                    f"`ray start` takes more than {START_TIMEOUT} s{self._dashboards_error()}",
+                    f"look into {log}; python -m labkit doctor reports what the machine lacks",
+                )
         return log.read_text(errors="replace"), process.status()
 
     def _ray(self, name: str) -> list[str]:
