@@ -93,7 +93,7 @@ def start(node_types: Mapping[str, Mapping[str, Any]], *, idle_timeout_minutes: 
     def has_spoken() -> bool:
         return "Ray runtime started" in log.read_text() or head.status() is not None
 
-    wait_until(has_spoken, seconds=_START_SECONDS, check=int)
+    wait_until(has_spoken, seconds=_START_SECONDS)
     printed = log.read_text()
     if "Ray runtime started" not in printed:
         stop()

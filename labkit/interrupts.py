@@ -1,7 +1,7 @@
 """Ctrl-C and the Stop button during a start: noticed at safe points, never lost.
 
-    with interrupts.stoppable("the start of the cluster", undo=stop_all) as check:
-        interrupts.wait_until(ready, seconds=60, check=check)
+    with interrupts.stoppable("the start of the cluster", undo=stop_all):
+        interrupts.wait_until(ready, seconds=60)
 
 Python raises KeyboardInterrupt between any two bytecodes of the main thread. In the middle of an import that
 does harm: a weakref callback of the import system prints and drops it, or it leaves the import lock held, and
@@ -17,18 +17,29 @@ from collections.abc import Callable, Iterator
 from labkit.errors import RunStopped
 
 _INSIST = 5.0  # seconds after the first interrupt from which another one raises at once
+# For each block of `held`, the innermost last: what raises the interrupt that came in it.
+_holding: list[Callable[[], None]] = []
+
+
+def check() -> None:
+    """Raise the interrupt that came in the innermost block of `held`, if any. Loops that wait call this.
+
+    In other threads than the main one it does nothing.
+    """
+    if _holding and threading.current_thread() is threading.main_thread():
+        _holding[-1]()
 
 
 @contextlib.contextmanager
-def held() -> Iterator[Callable[[], None]]:
-    """Hold interrupts back: one that comes in the block is raised by its next `check`, or at its end.
+def held() -> Iterator[None]:
+    """Hold interrupts back: one that comes in the block is raised by the next `check`, or at its end.
 
-    Yields `check`, for every loop that waits. In other threads, or if SIGINT is ignored, nothing changes.
+    In other threads, or if SIGINT is ignored, nothing changes.
     """
     came: float | None = None  # when the first interrupt did
     raised = False
 
-    def check() -> None:
+    def raise_it() -> None:
         nonlocal raised
         if came is not None and not raised:
             raised = True
@@ -39,18 +50,22 @@ def held() -> Iterator[Callable[[], None]]:
         if came is None:
             came = time.monotonic()
         elif time.monotonic() - came > _INSIST:
-            check()
+            raise_it()
 
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if in_main else signal.SIG_IGN
-    if before not in (None, signal.SIG_IGN):
-        signal.signal(signal.SIGINT, note)
+    if before in (None, signal.SIG_IGN):
+        yield
+        return
+    _holding.append(raise_it)
+    signal.signal(signal.SIGINT, note)
     try:
-        yield check
+        yield
     finally:
-        if in_main and signal.getsignal(signal.SIGINT) is note:
+        _holding.remove(raise_it)
+        if signal.getsignal(signal.SIGINT) is note:
             signal.signal(signal.SIGINT, before)
-    check()  # after the handler is back: from there on an interrupt raises by itself
+    raise_it()  # after the handler is back: from there on an interrupt raises by itself
 
 
 @contextlib.contextmanager
@@ -71,15 +86,15 @@ def handler_kept() -> Iterator[None]:
 @contextlib.contextmanager
 def stoppable(
     what: str, *, undo: Callable[[], object] = lambda: None, left: str = "Nothing of it is left running"
-) -> Iterator[Callable[[], None]]:
-    """Let an interrupt end the block at its next `check`, undo it, and raise one calm line.
+) -> Iterator[None]:
+    """Let an interrupt end the block at the next `check`, undo it, and raise one calm line.
 
-    Yields `check`, as `held` does. `undo` runs after every error in the block, and further interrupts do not
-    cut it short. `left` is a sentence about what is true afterwards.
+    `undo` runs after every error in the block, and further interrupts do not cut it short. `left` is a
+    sentence about what is true afterwards.
     """
     try:
-        with held() as check:
-            yield check
+        with held():
+            yield
     except BaseException as error:
         with contextlib.suppress(KeyboardInterrupt), held():
             undo()
@@ -88,10 +103,8 @@ def stoppable(
         raise
 
 
-def wait_until(
-    condition: Callable[[], object], *, seconds: float, check: Callable[[], object], every: float = 0.1
-) -> bool:
-    """Wait until `condition` holds, and call `check` in between. Returns whether it held within `seconds`."""
+def wait_until(condition: Callable[[], object], *, seconds: float, every: float = 0.1) -> bool:
+    """Wait until `condition` holds, with a `check` in between. Return whether it held within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         check()

@@ -26,11 +26,11 @@ def test_an_interrupt_waits_for_the_next_check_and_is_undone_and_told_in_one_lin
 
     with (
         pytest.raises(RunStopped) as stopped,
-        interrupts.stoppable("the start of a thing", undo=undo) as check,
+        interrupts.stoppable("the start of a thing", undo=undo),
     ):
         interrupt()
         steps.append("went on")
-        check()
+        interrupts.check()
         steps.append("never")
     assert steps == ["went on", "undone"] and signal.getsignal(signal.SIGINT) is before
     assert str(stopped.value) == "the start of a thing: stopped by you. Nothing of it is left running"
@@ -58,14 +58,16 @@ def test_a_thread_gets_no_signals_and_changes_no_handler():
     seen = []
 
     def run():
-        with interrupts.stoppable("x") as check:
-            check()
+        with interrupts.stoppable("x"):
+            interrupts.check()
             seen.append(signal.getsignal(signal.SIGINT))
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert seen == [signal.getsignal(signal.SIGINT)]
+    with pytest.raises(RunStopped), interrupts.stoppable("y"):
+        interrupt()  # of the main thread
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        assert seen == [signal.getsignal(signal.SIGINT)]
 
 
 # Imports of modules made on the fly, over and over: where a KeyboardInterrupt is printed and dropped.
@@ -78,13 +80,13 @@ for k in range(50):
     (folder / f"module_{k}.py").write_text("")
 sys.path.insert(0, str(folder))
 try:
-    with interrupts.stoppable("importing") as check:
+    with interrupts.stoppable("importing"):
         print("go", flush=True)
         while True:
             for k in range(50):
                 __import__(f"module_{k}")
                 del sys.modules[f"module_{k}"]
-            check()
+            interrupts.check()
 except BaseException as error:
     print(error)
 """

@@ -66,7 +66,7 @@ def start(
     expect_int("start a cluster", "object_store_bytes", object_store_bytes, least=78_643_200)  # as Ray wants
     running = left_or_running()
     undo = stop_current if running is None else lambda: None
-    with interrupts.stoppable("the start of the cluster", undo=undo) as check:
+    with interrupts.stoppable("the start of the cluster", undo=undo):
         if running is not None:
             reconnect(running)
         elif settings.ray_address:
@@ -75,11 +75,11 @@ def start(
             connection.refuse_another_session("start a cluster")
             settings.make_home()
             running = LocalCluster(settings, modules)
-            with running.alone(check):
+            with running.alone():
                 if not running.find():
                     each = math.ceil(max(machine.cores(), settings.num_workers + 1) / (nodes or 1))
                     each = cpus_per_node or each
-                    running.start(nodes or 1, cpus=each, object_store_bytes=object_store_bytes, check=check)
+                    running.start(nodes or 1, cpus=each, object_store_bytes=object_store_bytes)
                     return use(running)
             use(running)
     if isinstance(running, LocalCluster):

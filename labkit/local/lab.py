@@ -20,12 +20,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import machine
+from labkit import interrupts, machine
 from labkit.errors import BadInput, LabError, NotReachable
 from labkit.files import atomic_write, json_object, last_line
 from labkit.interrupts import wait_until
@@ -197,7 +197,7 @@ class Lab:
         stopped = self._ask("stop", group=group, node=node)
         if stopped is None:  # there is no supervisor, or it was killed
             return family.end(self.id, group, node)
-        if group is None and not wait_until(lambda: not self.running(), seconds=_END_SECONDS, check=int):
+        if group is None and not wait_until(lambda: not self.running(), seconds=_END_SECONDS):
             family.end(self.id)
         return stopped
 
@@ -291,12 +291,12 @@ def _answer(connection: socket.socket, do: str, files: Sequence[int] = (), **arg
 
 
 @contextlib.contextmanager
-def alone(path: Path, *, seconds: float, check: Callable[[], None], attempt: str) -> Iterator[None]:
+def alone(path: Path, *, seconds: float, attempt: str) -> Iterator[None]:
     """Hold a lock file: one process of a home starts something; the others wait, and then find it."""
     from filelock import FileLock, Timeout  # of Ray, and torch
 
     def is_cancelled() -> bool:
-        check()  # raises if the reader has interrupted
+        interrupts.check()
         return False
 
     lock = FileLock(path, timeout=seconds)

@@ -82,10 +82,10 @@ class LocalCluster(Cluster):
         self._head: list[psutil.Process] = []
         self._head_started_at = math.inf  # by this process; the clock's seconds
 
-    def alone(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+    def alone(self) -> contextlib.AbstractContextManager[None]:
         """Let one process of the home start a cluster at a time; the others wait."""
         path = self.folder / "starting"
-        return alone(path, seconds=2 * START_TIMEOUT, check=check, attempt="start a cluster")
+        return alone(path, seconds=2 * START_TIMEOUT, attempt="start a cluster")
 
     def find(self) -> bool:
         """Connect to the cluster that an earlier kernel left running. What it has left half is stopped."""
@@ -104,18 +104,11 @@ class LocalCluster(Cluster):
         self._lab.stop(GROUP)  # it was ending anyway
         return False
 
-    def start(
-        self,
-        nodes: int,
-        *,
-        cpus: int,
-        object_store_bytes: int,
-        check: Callable[[], None],
-    ) -> None:
-        """Start the head, connect to it, and start the other nodes. `check` is called while it waits."""
+    def start(self, nodes: int, *, cpus: int, object_store_bytes: int) -> None:
+        """Start the head, connect to it, and start the other nodes."""
         try:
             with waiting("starting the cluster"):
-                self._start_head(cpus, object_store_bytes, check)
+                self._start_head(cpus, object_store_bytes)
                 self.connect()
                 self._lab.note(GROUP, {"address": self.address, "dashboard": self.dashboard_url})
             for _ in range(1, nodes):
@@ -182,7 +175,7 @@ class LocalCluster(Cluster):
         names = {node.name for node in nodes}
         name = next(f"node-{k}" for k in range(2, 1000) if f"node-{k}" not in names)
         undo = interrupts.stoppable(f"the start of {name}", undo=lambda: self._stop_node(name))
-        with undo as check, waiting(f"starting {name}"):
+        with undo, waiting(f"starting {name}"):
             for node in nodes:
                 if not node.alive:  # its raylet ended by itself, and has left something behind
                     self._stop_node(node.name)
@@ -190,8 +183,8 @@ class LocalCluster(Cluster):
             # and would send each line twice.
             options = [f"--address={self.address}", "--include-log-monitor=false"]
             options.append(f"--resources={json.dumps(resources or {})}")
-            self._start(name, lambda: options, cpus, OBJECT_STORE_BYTES, check)
-            self._wait_for(name, True, check)
+            self._start(name, lambda: options, cpus, OBJECT_STORE_BYTES)
+            self._wait_for(name, True)
             self._preload([name])
         return next(node for node in self.nodes if node.name == name)
 
@@ -213,17 +206,17 @@ class LocalCluster(Cluster):
                 f"use one of these: {', '.join(others) or 'none'}; lab.stop() ends all",
             )
         left = f"The processes of {name} have ended"
-        with interrupts.stoppable(f"the removal of {name}", left=left) as check:
+        with interrupts.stoppable(f"the removal of {name}", left=left):
             self._stop_node(name)
-            self._wait_for(name, False, check)
+            self._wait_for(name, False)
 
-    def _wait_for(self, name: str, there: bool, check: Callable[[], None]) -> None:
+    def _wait_for(self, name: str, there: bool) -> None:
         """Wait until the head lists a node, or no longer."""
 
         def noticed() -> bool:
             return (name in [node.name for node in self.nodes]) == there
 
-        if not wait_until(noticed, seconds=_NOTICED_WITHIN, check=check):
+        if not wait_until(noticed, seconds=_NOTICED_WITHIN):
             raise NotReachable(
                 f"{'add' if there else 'remove'} {name}",
                 f"the head {'does not list' if there else 'still lists'} it after {_NOTICED_WITHIN} s",
@@ -267,7 +260,7 @@ class LocalCluster(Cluster):
         """Return whether the processes that the head can't do without are running."""
         return len(self._head) == len(_HEAD) and all(map(process_info.is_alive, self._head))
 
-    def _start_head(self, cpus: int, object_store_bytes: int, check: Callable[[], None]) -> None:
+    def _start_head(self, cpus: int, object_store_bytes: int) -> None:
         self._lab.use(GROUP)
         # Ray reads its environment when it is imported. That takes a second of this process, while the node's
         # processes take several.
@@ -290,7 +283,7 @@ class LocalCluster(Cluster):
                 f"--temp-dir={self.folder}",
             ]
 
-        output = self._start("head", options, cpus, object_store_bytes, check)
+        output = self._start("head", options, cpus, object_store_bytes)
         without_colours = re.sub(r"\x1b\[[\d;]*m", "", output)
         host = re.search(r"Local node IP: (\S+)", without_colours)
         if host is None:
@@ -302,14 +295,7 @@ class LocalCluster(Cluster):
         self.address = f"{host[1]}:{port}"
         self._find_head()
 
-    def _start(
-        self,
-        name: str,
-        options: Callable[[], list[str]],
-        cpus: int,
-        object_store_bytes: int,
-        check: Callable[[], None],
-    ) -> str:
+    def _start(self, name: str, options: Callable[[], list[str]], cpus: int, object_store_bytes: int) -> str:
         """Start a node, again if the machine was too busy or a port was taken; return what it printed."""
         log = self.folder / f"start-{name}.log"
         for _ in range(_ATTEMPTS):
@@ -323,7 +309,7 @@ class LocalCluster(Cluster):
                 "--max-worker-port=0",
                 f"--dashboard-agent-listen-port={free_port()}",
             ]
-            output, status = self._run(name, command, log, check)
+            output, status = self._run(name, command, log)
             if not status:
                 return output
             self._stop_node(name)
@@ -335,9 +321,7 @@ class LocalCluster(Cluster):
             fact = f"its dashboard did not start{self._dashboards_error()}"
         raise NotReachable(f"start {name}", fact, f"read all of it in {log}")
 
-    def _run(
-        self, name: str, options: list[str], log: Path, check: Callable[[], None]
-    ) -> tuple[str, int | None]:
+    def _run(self, name: str, options: list[str], log: Path) -> tuple[str, int | None]:
         """Run one `ray start` while its fork server imports; returns what it printed, and its status."""
         log.unlink(missing_ok=True)
         env = {

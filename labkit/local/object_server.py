@@ -16,7 +16,7 @@ import platform
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,17 +34,14 @@ _START_SECONDS = 30.0  # it takes 0.1, on a cold disk some
 _END_SECONDS = 3.0  # that a killed server keeps its lock at most
 
 
-def start(lab: Lab, check: Callable[[], None] = lambda: None) -> tuple[str, Path]:
-    """Start a lab's server, or find the one that runs; return its URL, and the file with its keys.
-
-    `check` is called several times a second while it starts; what it raises ends the start.
-    """
+def start(lab: Lab) -> tuple[str, Path]:
+    """Start a lab's server, or find the one that runs; return its URL, and the file with its keys."""
     base = lab.home / "objects"
     try:
         base.mkdir(exist_ok=True, mode=0o700)
         keys = base / "credentials"
         write_keys(keys, f"LAB{secrets.token_hex(8).upper()}", secrets.token_hex(20))
-        with alone(base / "starting", seconds=_START_SECONDS, check=check, attempt=_ATTEMPT):
+        with alone(base / "starting", seconds=_START_SECONDS, attempt=_ATTEMPT):
             # In this order: another kernel that stops meanwhile lets the server run.
             lab.use(STORE)
             port = lab.noted(STORE, {"port": int}).get("port", 0)
@@ -53,7 +50,7 @@ def start(lab: Lab, check: Callable[[], None] = lambda: None) -> tuple[str, Path
                 lab.stop(STORE)  # one that was killed in mid-start, or hangs
                 # On the same port again, so that handles and runs from before a crash can continue.
                 port = machine.free_port(port)
-                _run(lab, port, keys, check)
+                _run(lab, port, keys)
             return f"http://127.0.0.1:{port}", keys
     except OSError as error:
         fix = f"make {base} writable and some room on its disk, or use another home: {OTHER_HOME}"
@@ -70,10 +67,10 @@ def log_of(home: Path) -> Path:
     return home / "objects" / "rclone.log"
 
 
-def _run(lab: Lab, port: int, keys: Path, check: Callable[[], None]) -> None:
+def _run(lab: Lab, port: int, keys: Path) -> None:
     folder = lab.home / "objects" / "rclone"
     with (lab.home / "objects" / "serving").open("a+b") as lock:
-        _lock(lock, check)
+        _lock(lock)
         folder.mkdir(exist_ok=True)
         # What a killed rclone left of uploads that it never confirmed.
         for path in folder.rglob(".rclone_temp_*"):
@@ -88,12 +85,11 @@ def _run(lab: Lab, port: int, keys: Path, check: Callable[[], None]) -> None:
             group=STORE,
             stdin=lock.fileno(),
             env={"RCLONE_AUTH_KEY": f'"{access},{secret}"'},  # a line of CSV, and the pair has a comma in it
-            check=check,
         )
     lab.note(STORE, {"port": port})
 
 
-def _lock(file: BinaryIO, check: Callable[[], None]) -> None:
+def _lock(file: BinaryIO) -> None:
     """Lock the file that the server will inherit: two that serve one folder would lose each other's objects.
 
     The system frees it when the server ends, however that happens, and also after a restart of the machine.
@@ -105,7 +101,7 @@ def _lock(file: BinaryIO, check: Callable[[], None]) -> None:
             return True
         return False
 
-    if not wait_until(is_ours, seconds=_END_SECONDS, check=check):
+    if not wait_until(is_ours, seconds=_END_SECONDS):
         file.seek(0)
         where = file.read(200).decode(errors="replace") or "another machine or container"
         fact = f"the server of {Path(file.name).parent} runs on {where}, which has this home too"
@@ -150,7 +146,6 @@ def _serve(
     keep: float = KEEP_SECONDS,
     stdin: int | None = None,
     env: Mapping[str, str] | None = None,
-    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Start an rclone on 127.0.0.1:`port`, and return when it listens. If it fails, nothing of it is left.
 
@@ -170,7 +165,6 @@ def _serve(
         wait_until(
             lambda: _listens(process.pid, port) or process.status() is not None,
             seconds=_START_SECONDS,
-            check=check,
             every=0.02,
         )
         if not _listens(process.pid, port):

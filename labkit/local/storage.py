@@ -56,15 +56,15 @@ def start(*, bucket: str | None = None, settings: Settings | None = None) -> Sto
         if store is not None:
             store.stop()
 
-    with interrupts.stoppable("the start of the object store", undo=undo) as check:
+    with interrupts.stoppable("the start of the object store", undo=undo):
         home = settings.make_home()
-        endpoint, keys = object_server.start(Lab(home), check)
+        endpoint, keys = object_server.start(Lab(home))
         for handle in _handles:
             if (handle.home, handle.endpoint, handle.home_bucket) == (home, endpoint, bucket):
                 return handle
         store = LocalStore(endpoint, keys, bucket, home=home)
         _handles.append(store)
-        check()
+        interrupts.check()
         store.check_access()
     # A script stops its store when it ends. A kernel leaves that to the supervisor, because it may restart.
     if "ipykernel" not in sys.modules:

@@ -249,7 +249,7 @@ class SparkPanel(Panel):
         def is_decided() -> bool:
             return len(self._returned) >= size or self._has_failed()
 
-        wait_until(is_decided, seconds=_LATE_SECONDS, check=int)
+        wait_until(is_decided, seconds=_LATE_SECONDS)
         if self._has_failed():
             with self.update():
                 self._keep_killed()
