@@ -324,16 +324,9 @@ class LocalCluster(Cluster):
     def _run(self, name: str, options: list[str], log: Path) -> tuple[str, int | None]:
         """Run one `ray start` while its fork server imports; returns what it printed, and its status."""
         log.unlink(missing_ok=True)
-        env = {
-            "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_TIMEOUT),
-            **connection.ENVIRONMENT,
-            **os.environ,
-        }
-        for other in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):  # of another cluster
-            env.pop(other, None)
-        env["RAY_AUTH_MODE"] = "token"
-        env["RAY_AUTH_TOKEN_PATH"] = str(self.token)
-        env[NODE_NAME] = name
+        # This process has the token and what the lab sets for Ray already (`connection.set_environment`).
+        env = {"RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_TIMEOUT), **os.environ, NODE_NAME: name}
+        env.pop("RAY_ADDRESS", None)  # of another cluster
         if self.preloader is not None:
             env |= connection.FORKED
             self.preloader.prepare(name, env)
