@@ -308,25 +308,18 @@ def waits_for(turns: Sequence[list[dict[str, float]]] = ()) -> str:
     import ray
 
     job = ray.get_runtime_context().get_job_id()
-    pending = []
-    has_turn = False
-    for id, group in ray.util.placement_group_table().items():
-        if not id.endswith(job):
-            continue
-        if group["state"] == "PENDING":
-            pending.append(group)
-        elif group["state"] == "CREATED" and _bundles_of(group) in turns:
-            has_turn = True
-    for group in pending:
+    table = ray.util.placement_group_table()
+    groups = [group for id, group in table.items() if id.endswith(job)]
+    has_turn = any(group["state"] == "CREATED" and _bundles_of(group) in turns for group in groups)
+    for group in groups:
         bundles = _bundles_of(group)
-        if has_turn and bundles in turns:
-            continue
-        return words_on_a_wait(
-            bundles,
-            group.get("strategy", "PACK"),
-            ray.available_resources(),
-            ray.cluster_resources(),
-        )
+        if group["state"] == "PENDING" and not (has_turn and bundles in turns):
+            return words_on_a_wait(
+                bundles,
+                group.get("strategy", "PACK"),
+                ray.available_resources(),
+                ray.cluster_resources(),
+            )
     return ""
 
 
