@@ -207,10 +207,9 @@ class Lab:
 
     def noted(self, group: str, kinds: Mapping[str, type]) -> dict[str, Any]:
         """Return the facts about a group, dead or alive; empty if any of them is missing or damaged."""
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, KeyError):
             facts = json_object((self.folder / f"{group}.json").read_bytes(), kinds)
-            if kinds.keys() <= facts.keys():
-                return {name: facts[name] for name in kinds}
+            return {name: facts[name] for name in kinds}
         return {}
 
     # -- the connection to the supervisor -------------------------------------------------------------

@@ -239,8 +239,10 @@ def _explain(error: BaseException, endpoint: str, otherwise: str) -> tuple[str, 
     for name in names:
         if name in _FIXES:
             fix = _filled_in(_FIXES[name], answers[0] if answers else {}, endpoint)
-            if name == "InvalidAccessKeyId" and _is_temporary(answers[0]):
-                fix = _TOKEN
+            if name == "InvalidAccessKeyId":
+                key = answers[0]["Error"].get("AWSAccessKeyId")
+                if str(key).startswith("ASIA"):  # the key of temporary keys
+                    fix = _TOKEN
             if not codes:  # it did not come to a request
                 return without_credentials(f"{shown}: {name}: {error}")[:300], fix
             return f"{shown} refused it: {name}", fix
@@ -262,11 +264,6 @@ def _filled_in(fix: str, answer: dict[str, Any], endpoint: str) -> str:
         profile=os.environ.get("AWS_PROFILE", "default"),
         config=os.environ.get("AWS_CONFIG_FILE", "~/.aws/config"),
     )
-
-
-def _is_temporary(answer: dict[str, Any]) -> bool:
-    """Return whether S3 has refused the access key of temporary keys, which begins with ASIA."""
-    return str(answer["Error"].get("AWSAccessKeyId", "")).startswith("ASIA")
 
 
 def hint_for(text: str) -> str | None:
