@@ -99,7 +99,8 @@ class Job:
 
 def _prepared(listener: socket.socket, owner: int) -> Job:
     """Wait for what the kernel says of its connection."""
-    ready, _, _ = select.select([listener, owner], [], [])
+    awaited: list[Any] = [listener, owner]
+    ready, _, _ = select.select(awaited, [], [])
     if owner in ready:
         sys.exit("the process that this was started for has ended")
     with listener.accept()[0] as kernel:
