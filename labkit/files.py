@@ -69,6 +69,13 @@ def private_file(path: Path | str, content: str) -> bool:
     return True
 
 
+def text_of(path: Path) -> str:
+    """Return the text of a file without white space around it; "" if it can't be read."""
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    return ""
+
+
 def last_line(text: str) -> str:
     """Return the last line of what a program printed, without spaces; "" if it printed nothing."""
     lines = text.strip().splitlines() or [""]

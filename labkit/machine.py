@@ -22,6 +22,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from labkit.files import text_of
+
 # A server takes its port seconds later. Linux gives those from 32768 on to outgoing connections meanwhile.
 _PORTS = range(20_000, 32_000)
 _CGROUP = Path("/sys/fs/cgroup")
@@ -34,7 +36,7 @@ def cores() -> float:
     if hasattr(os, "sched_getaffinity"):
         cores = float(len(os.sched_getaffinity(0)))
     for folder in _cgroups():
-        limit = re.match(r"(\d+) (\d+)", _read(folder / "cpu.max"))  # microseconds in each period
+        limit = re.match(r"(\d+) (\d+)", text_of(folder / "cpu.max"))  # microseconds in each period
         if limit:
             cores = min(cores, int(limit[1]) / int(limit[2]))
     return cores
@@ -48,11 +50,11 @@ def memory() -> tuple[int, int]:
     total = host.total
     available = host.available
     for folder in _cgroups():
-        limit = _read(folder / "memory.max")
-        used = _read(folder / "memory.current")
+        limit = text_of(folder / "memory.max")
+        used = text_of(folder / "memory.current")
         if limit.isdigit() and used.isdigit() and int(limit) < total:
             # The kernel counts cached files as used, and drops them when memory is needed.
-            cached = int(_match(r"(?m)^inactive_file (\d+)$", _read(folder / "memory.stat")) or 0)
+            cached = int(_match(r"(?m)^inactive_file (\d+)$", text_of(folder / "memory.stat")) or 0)
             total = int(limit)
             available = max(0, min(available, total - int(used) + cached))
     return total, available
@@ -60,7 +62,7 @@ def memory() -> tuple[int, int]:
 
 def _cgroups() -> list[Path]:
     """Return the cgroup of this process and those above it, whose limits count as well (cgroup v2)."""
-    own = _match(r"(?m)^0::(/.*)$", _read(Path("/proc/self/cgroup"))) or "/"
+    own = _match(r"(?m)^0::(/.*)$", text_of(Path("/proc/self/cgroup"))) or "/"
     folder = _CGROUP / own.strip("/")
     return [path for path in (folder, *folder.parents) if path.is_relative_to(_CGROUP)]
 
@@ -77,7 +79,7 @@ def gpus() -> tuple[str, ...]:
     """Return the names of the NVIDIA GPUs; empty without a driver."""
     names = []
     for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        model = _match(r"Model:\s*(.+)", _read(file))
+        model = _match(r"Model:\s*(.+)", text_of(file))
         names.append(model or "NVIDIA GPU")
     if names:
         return tuple(names)
@@ -142,7 +144,7 @@ def installed_versions() -> dict[str, str]:
 def this_host() -> dict[str, Any]:
     """Describe what times depend on, without the machine's name: cpus, cpu, memory_gib, platform, gpus."""
     cpus = cores()
-    cpu = _match(r"(?m)^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")))
+    cpu = _match(r"(?m)^model name\s*:\s*(.+)$", text_of(Path("/proc/cpuinfo")))
     total, _ = memory()
     return {
         "cpus": int(cpus) if cpus.is_integer() else cpus,
@@ -169,13 +171,7 @@ def host_id() -> str:
 
 def boot_id() -> str:
     """Identify this boot of the machine; "" on macOS, which has no such id."""
-    return _read(Path("/proc/sys/kernel/random/boot_id"))
-
-
-def _read(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    return ""
+    return text_of(Path("/proc/sys/kernel/random/boot_id"))
 
 
 def _match(pattern: str, text: str) -> str | None:

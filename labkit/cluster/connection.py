@@ -1,6 +1,5 @@
 """This process's side of a connection to Ray: its environment, the check of the address, and `ray.init`."""
 
-import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ import psutil
 from labkit import _ray
 from labkit.cluster import ray_data
 from labkit.errors import LabError, NotReachable
+from labkit.files import text_of
 from labkit.settings import absolute, set_variable
 
 # What the lab sets for Ray, in the nodes and in the kernel.
@@ -160,9 +160,7 @@ def read_token(file: Path | None = None) -> str | None:
             return token
         path = os.environ.get("RAY_AUTH_TOKEN_PATH")
         file = Path(absolute(path)) if path else Path.home() / ".ray" / "auth_token"
-    with contextlib.suppress(OSError):
-        return file.read_text().strip() or None
-    return None
+    return text_of(file) or None
 
 
 def check_reachable(address: str, token: str | None) -> bool | None:

@@ -13,6 +13,7 @@ import psutil
 
 from labkit import _ray, cluster
 from labkit._ray import LOW_MEMORY
+from labkit.files import text_of
 
 _WAIT = 0.5  # seconds for the fork server to notice the end of a process
 _BUSY = 20.0  # seconds that it may import something meanwhile
@@ -133,6 +134,6 @@ def log_of(pid: int | None) -> str:
         return ""
     for path in lab.log_dir.glob(f"worker-*-{pid}.err"):
         # Ray's own marks, such as ":job_id:01000000", are in each of these files.
-        if any(line.strip() and line[0] != ":" for line in path.read_text(errors="replace").splitlines()):
+        if any(line.strip() and line[0] != ":" for line in text_of(path).splitlines()):
             return str(path)
     return ""

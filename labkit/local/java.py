@@ -8,7 +8,7 @@ from importlib import util
 from pathlib import Path
 
 from labkit.errors import BadInput, LabError
-from labkit.files import atomic_write
+from labkit.files import atomic_write, text_of
 
 _OLDEST = 17
 _UNSET = 'import os; del os.environ["JAVA_HOME"], then run the cell again: the lab brings a Java along'
@@ -54,9 +54,8 @@ def _of_the_user(folder: Path) -> Path:
     program = folder / "bin" / "java"
     if not os.access(program, os.X_OK):
         raise BadInput("start Spark", f"JAVA_HOME is {folder}, and {program} is no program", _UNSET)
-    release = folder / "release"  # each JDK has this file since Java 8
-    text = release.read_text(errors="replace") if release.is_file() else ""
-    version = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', text)  # "1.8.0_402", "17.0.9"
+    release = text_of(folder / "release")  # each JDK has this file since Java 8
+    version = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', release)  # "1.8.0_402", "17.0.9"
     if version is not None and int(version[1]) < _OLDEST:
         fact = f"JAVA_HOME is {folder}, a Java {version[1]}, and Spark 4 needs Java {_OLDEST} or later"
         raise BadInput("start Spark", fact, _UNSET)

@@ -27,7 +27,7 @@ from typing import Any
 
 from labkit import interrupts, machine
 from labkit.errors import BadInput, LabError, NotReachable
-from labkit.files import atomic_write, json_object, last_line
+from labkit.files import atomic_write, json_object, last_line, text_of
 from labkit.interrupts import wait_until
 from labkit.local import family, temporary
 from labkit.local.family import Member
@@ -241,7 +241,7 @@ class Lab:
                 elif process is None or status is not None:  # another one was ending, or has ended it
                     process = self._start_supervisor(log)
                 time.sleep(0.01)
-            fact = last_line(log.read_text(errors="replace")) or "it does not answer"
+            fact = last_line(text_of(log)) or "it does not answer"
             fix = f"{_AGAIN} (its log is {log})"
         except OSError as error:
             fact = error.strerror or str(error)

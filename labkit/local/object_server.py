@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from labkit import machine, process_info
 from labkit.errors import LabError, NotReachable, expect_installed
-from labkit.files import last_line
+from labkit.files import last_line, text_of
 from labkit.interrupts import wait_until
 from labkit.local.family import STORE
 from labkit.local.lab import KEEP_SECONDS, Lab, alone
@@ -168,7 +168,7 @@ def _serve(
             every=0.02,
         )
         if not _listens(process.pid, port):
-            fact = last_line(log.read_text(errors="replace")) or "it printed nothing"
+            fact = last_line(text_of(log)) or "it printed nothing"
             raise NotReachable(attempt, fact, f"the whole log is {log}")
     except BaseException:
         lab.stop(group)

@@ -17,7 +17,7 @@ import psutil
 
 from labkit import process_info
 from labkit.errors import BadInput
-from labkit.files import atomic_write
+from labkit.files import atomic_write, text_of
 from labkit.local import family
 from labkit.local.forkserver.server import listen
 from labkit.local.forkserver.services import PROGRAMS
@@ -213,10 +213,9 @@ class Preloader:
 
     def not_forked(self, nodes: Iterable[str]) -> str:
         """Say why workers of this connection were started as new Pythons; empty if all were forked."""
-        lines = []
+        lines: list[str] = []
         for node in nodes:
-            with contextlib.suppress(OSError):
-                lines += self._log_of(node).read_text(errors="replace").splitlines()
+            lines += text_of(self._log_of(node)).splitlines()
         for line in reversed(lines):
             if line.startswith(REFUSED):
                 return line
@@ -226,10 +225,9 @@ class Preloader:
         """Return, by pid, how forked workers ended: an exit status, or minus the number of a signal."""
         codes: dict[int, int] = {}
         for _, path in self._servers.values():
-            with contextlib.suppress(OSError):  # none of its workers has ended
-                for line in Path(f"{path}{ENDS}").read_text().splitlines():
-                    pid, code = line.split()
-                    codes[int(pid)] = int(code)
+            for line in text_of(Path(f"{path}{ENDS}")).splitlines():
+                pid, code = line.split()
+                codes[int(pid)] = int(code)
         return codes
 
     def _log_of(self, node: str) -> Path:

@@ -38,8 +38,10 @@ def test_cores_and_memory_of_a_container(cgroup):
 
 def test_limits_of_the_group_itself_and_of_those_above_it(cgroup, monkeypatch):
     """A job of Slurm, or a service of systemd, has limits below the root."""
-    job, read = cgroup / "jobs" / "7", machine._read
-    monkeypatch.setattr(machine, "_read", lambda path: "0::/jobs/7" if path.name == "cgroup" else read(path))
+    job, read = cgroup / "jobs" / "7", machine.text_of
+    monkeypatch.setattr(
+        machine, "text_of", lambda path: "0::/jobs/7" if path.name == "cgroup" else read(path)
+    )
     job.mkdir(parents=True)
     for file, text in (
         ("../cpu.max", "50000 100000"),
