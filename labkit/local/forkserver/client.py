@@ -44,9 +44,8 @@ def _request_worker(path: str, argv: list[str]) -> tuple[socket.socket, int] | N
 def main() -> None:
     """Wait for the end of the forked worker; without one, become the python that Ray wanted."""
     path, *argv = sys.argv[1:]
-    job, raylet = os.environ.get("RAY_JOB_ID", ""), os.environ.get("RAY_RAYLET_PID", "")
     if path.endswith("-"):  # of a socket for workers, whose name goes on with the job and the raylet's pid
-        path += f"{job}-{raylet}"
+        path += f"{os.environ.get('RAY_JOB_ID', '')}-{os.environ.get('RAY_RAYLET_PID', '')}"
     answer = _request_worker(path, argv)
     if answer is None:
         os.execv(sys.executable, [sys.executable, *argv])

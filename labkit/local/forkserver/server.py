@@ -56,7 +56,8 @@ def serve(kernel: int, early: list[str], modules: list[str], later: list[str]) -
         modules: those that need Ray's environment.
         later: those to import when no request has come for a while, since not every worker needs them.
     """
-    owner, given = os.pidfd_open(kernel), dict(os.environ)
+    owner = os.pidfd_open(kernel)
+    inherited = dict(os.environ)
     listener = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # number 0 stays taken
@@ -69,7 +70,7 @@ def serve(kernel: int, early: list[str], modules: list[str], later: list[str]) -
     _import(modules)
     freeze()
     print(f"ready: {len(sys.modules)} modules", flush=True)
-    request = _until_forked(listener, replace(job, environment=given | job.environment), owner, later)
+    request = _until_forked(listener, replace(job, environment=inherited | job.environment), owner, later)
     if request is not None:
         become(request)
     for file in (job.path, job.path + ENDS):
