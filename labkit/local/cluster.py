@@ -26,6 +26,7 @@ from labkit.cluster import (
     stop_current,
     use,
 )
+from labkit.display.formatting import plural
 from labkit.errors import expect_int
 from labkit.local.nodes import OBJECT_STORE_BYTES, LocalCluster
 from labkit.local.preload import modules_of
@@ -88,7 +89,7 @@ def start(
     other = (nodes or len(have)) != len(have) or any(cpus != (cpus_per_node or cpus) for cpus in have)
     if other and running.is_ours:
         warnings.warn(
-            f"a cluster with {len(have)} node{'s' * (len(have) > 1)}, {sum(have):g} CPUs runs already "
+            f"a cluster with {plural(len(have), 'node')}, {sum(have):g} CPUs runs already "
             "and is used; to get another one: lab.add_node() or lab.remove_node(), or lab.stop() first",
             stacklevel=2,
         )
@@ -104,8 +105,7 @@ def _name_what_workers_lack(running: LocalCluster) -> None:
             "to get these: lab.stop(), then cluster.start() again",
             stacklevel=3,
         )
-    given, before = ({**have.env_vars, **have.handed} for have in (now, running.changes))
-    late = {name for name, _ in given.items() ^ before.items()}
+    late = {name for name, _ in now.variables.items() ^ running.changes.variables.items()}
     if late:
         warnings.warn(
             f"{', '.join(sorted(late))} changed after this process had connected, and its workers have the "

@@ -202,7 +202,7 @@ class Preloader:
                 "environment": rays_variables,
                 "path": str(path),
                 "client": self.py_executable,
-                "changed": sorted(self.changes.names),
+                "changed": sorted(self.changes.variables),
                 "handed": {name: environment.get(name) for name in self.changes.handed},
             }
             process, prepared = self._servers[node]

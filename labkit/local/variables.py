@@ -63,9 +63,9 @@ class Changes:
     folders: tuple[str, str] | None = None  # of the nodes, and of this process
 
     @property
-    def names(self) -> set[str]:
-        """The names of the variables that workers have from this process."""
-        return {*self.added, *self.handed, *self.removed}
+    def variables(self) -> dict[str, str]:
+        """The variables that workers have from this process, removed ones too."""
+        return {**self.env_vars, **self.handed}
 
     def applied_to(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment that a worker has, of a node with `environment`."""
