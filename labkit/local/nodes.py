@@ -125,7 +125,6 @@ class LocalCluster(Cluster):
         executable = None
         if self.preloader is not None:
             executable = self.preloader.py_executable
-            self.preloader.changes = self.changes
         # Without RAY_ADDRESS, Ray's state API asks the cluster that was started last on this machine (a file
         # in /tmp/ray names it). If that one has ended, each run of Ray Train waits 12 s for it.
         runtime_env: dict[str, Any] = {"env_vars": {**self.changes.env_vars, "RAY_ADDRESS": self.address}}
@@ -329,7 +328,7 @@ class LocalCluster(Cluster):
         env.pop("RAY_ADDRESS", None)  # of another cluster
         if self.preloader is not None:
             env |= connection.FORKED
-            self.preloader.prepare(name, env)
+            self.preloader.prepare(name, env, self.changes)
         process = self._lab.start([*self._ray(name), "start", *options], group=GROUP, log=log, env=env)
 
         def is_over() -> bool:
@@ -370,7 +369,7 @@ class LocalCluster(Cluster):
         job_id = ray.get_runtime_context().get_job_id()
         raylets = self._raylets()
         for node in raylets.keys() & set(nodes):
-            self.preloader.serve(node, raylets[node], job_id=job_id)
+            self.preloader.serve(node, raylets[node], self.changes, job_id=job_id)
 
     def _raylets(self) -> dict[str, psutil.Process]:
         """Return the processes that start workers, by the names of their nodes."""

@@ -81,16 +81,12 @@ class Preloader:
     """The fork servers of one process that is connected to Ray, one for each node.
 
     Their sockets and logs are in `folder`, which only this user can enter.
-
-    Attributes:
-        changes: what the workers of this process have that their nodes don't have.
     """
 
     def __init__(self, lab: Lab, folder: Path, modules: Modules) -> None:
         self._lab = lab
         self._folder = folder
         self._modules = modules
-        self.changes = Changes()
         # Each with its socket, by the name of its node.
         self._servers: dict[str, tuple[psutil.Process, Path]] = {}
 
@@ -151,12 +147,12 @@ class Preloader:
             return sys.executable
         return str(path)
 
-    def prepare(self, node: str, environment: Mapping[str, str]) -> None:
+    def prepare(self, node: str, environment: Mapping[str, str], changes: Changes) -> None:
         """Start the server of a node, which may not exist yet: it imports while the node starts.
 
         The node's raylet has this environment, and so have its workers, but for the changes.
         """
-        environment = self.changes.applied_to(environment)
+        environment = changes.applied_to(environment)
         # Ray's variables follow with the node's job. A raylet removes LD_PRELOAD for its workers.
         variables = {name: value for name, value in environment.items() if not name.startswith("RAY_")}
         variables[NODE_NAME] = node
@@ -183,7 +179,7 @@ class Preloader:
             )
         self._servers[node] = psutil.Process(started.pid), path
 
-    def serve(self, node: str, raylet: psutil.Process, *, job_id: str) -> None:
+    def serve(self, node: str, raylet: psutil.Process, changes: Changes, *, job_id: str) -> None:
         """Let the server of a node fork the workers of a job (in hex). Workers that start meanwhile wait.
 
         Ray reads the job and the pid of its raylet at its import, so a server is for one job on one node.
@@ -192,8 +188,8 @@ class Preloader:
         with contextlib.suppress(psutil.Error, OSError):
             environment = raylet.environ()
             if node not in self._servers:
-                self.prepare(node, environment)
-            changed = self.changes.applied_to(environment)
+                self.prepare(node, environment, changes)
+            changed = changes.applied_to(environment)
             rays_variables = {name: value for name, value in changed.items() if name.startswith("RAY_")}
             rays_variables["RAY_JOB_ID"] = job_id
             rays_variables["RAY_RAYLET_PID"] = str(raylet.pid)
@@ -202,8 +198,8 @@ class Preloader:
                 "environment": rays_variables,
                 "path": str(path),
                 "client": self.py_executable,
-                "changed": sorted(self.changes.variables),
-                "handed": {name: environment.get(name) for name in self.changes.handed},
+                "changed": sorted(changes.variables),
+                "handed": {name: environment.get(name) for name in changes.handed},
             }
             process, prepared = self._servers[node]
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:

@@ -53,7 +53,7 @@ class Node:
         raylet = self._lab.start(["sleep", "600"], group="cluster", log=folder / "log", env=environment)
         self.raylet = raylet.pid
         if prepared:
-            self._preloader.prepare("head", environment)
+            self._preloader.prepare("head", environment, Changes())
         self.socket = folder / f"fork-{JOB}-{raylet.pid}"
         self.command = self._preloader.py_executable.split()
 
@@ -61,8 +61,8 @@ class Node:
     def pid(self):
         return self._preloader._servers["head"][0].pid
 
-    def serve(self):
-        self._preloader.serve("head", psutil.Process(self.raylet), job_id=JOB)
+    def serve(self, changes=Changes()):  # noqa: B008 - it can't be changed
+        self._preloader.serve("head", psutil.Process(self.raylet), changes, job_id=JOB)
         return self
 
     def wait_for(self, text):
@@ -251,8 +251,7 @@ def test_a_worker_that_is_not_forked_has_what_is_handed_on(start, run):
     """A task's own variables make it a new Python; the kernel's secrets are not lost with that."""
     node = start("wave", prepared=False)
     changes = Changes(added={"A": "new"}, handed={"HF_TOKEN": "secret", "MINE": "new"})
-    node._preloader.changes = changes
-    node.serve()
+    node.serve(changes)
     tell = (
         "import json, os; print(json.dumps([os.getppid(), *map(os.environ.get, ('HF_TOKEN', 'MINE', 'A'))]))"
     )
