@@ -77,10 +77,8 @@ def shared_memory() -> int | None:
 @cache
 def gpus() -> tuple[str, ...]:
     """Return the names of the NVIDIA GPUs; empty without a driver."""
-    names = []
-    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        model = _match(r"Model:\s*(.+)", text_of(file))
-        names.append(model or "NVIDIA GPU")
+    files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    names = [_match(r"Model:\s*(.+)", text_of(file)) or "NVIDIA GPU" for file in files]
     if names:
         return tuple(names)
     # A GPU below Windows (WSL) has no /proc entry. The driver's program may take a second.

@@ -29,12 +29,10 @@ def identity(pid: int) -> dict[str, Any]:
 
 def listening(pid: int) -> set[int]:
     """Return the TCP ports on which a process listens."""
-    ports = set()
     with contextlib.suppress(psutil.Error):
-        for connection in psutil.Process(pid).net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN:
-                ports.add(connection.laddr.port)
-    return ports
+        connections = psutil.Process(pid).net_connections("tcp")
+        return {socket.laddr.port for socket in connections if socket.status == psutil.CONN_LISTEN}
+    return set()
 
 
 def program_name(process: psutil.Process) -> str:
@@ -72,14 +70,8 @@ def listening_folders(processes: Iterable[psutil.Process]) -> set[Path]:
 
 def terminate(processes: list[psutil.Process], *, grace: float) -> None:
     """Send SIGTERM, and after `grace` seconds SIGKILL (0: SIGKILL at once). This process is left out."""
-    others = []
-    for process in processes:
-        if process.pid != os.getpid() and process.is_running():
-            others.append(process)
-    signals = [signal.SIGKILL]
-    if grace:
-        signals.insert(0, signal.SIGTERM)
-    for number in signals:
+    others = [process for process in processes if process.pid != os.getpid() and process.is_running()]
+    for number in [signal.SIGTERM, signal.SIGKILL] if grace else [signal.SIGKILL]:
         for process in others:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)

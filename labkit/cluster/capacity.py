@@ -203,11 +203,8 @@ def _room(places: list[int], strategy: str) -> tuple[int, str, str]:
 
 def _places(node: Node, each: Mapping[str, float]) -> int:
     """Return how many times a node has these resources."""
-    times = []
-    for name, amount in each.items():
-        available = node.resources.get(name, 0)
-        times.append(math.floor(available / amount + 1e-9))
-    return min(times, default=10**6)
+    times = [node.resources.get(name, 0) / amount for name, amount in each.items()]
+    return math.floor(min(times, default=10**6) + 1e-9)
 
 
 def _node_with(nodes: list[Node], each: Mapping[str, float], *, ours: bool) -> str:

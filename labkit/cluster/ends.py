@@ -38,10 +38,11 @@ def how_it_ended(text: str, pid: int | None = None) -> str:
     detail = _ray.DETAIL.search(text)
     status = _ray.STATUS.search(detail[1]) if detail else None
     if status is not None:
-        number, _, words = status[1].strip().removesuffix(".").partition(". ")
+        how = status[1].strip().removesuffix(".")
+        number, _, words = how.partition(". ")
         if number.isdigit():
             return f"it exited with status {number}" + (f" ({words})" if words else "")
-        return f"it exited: {status[1].strip().removesuffix('.')}"
+        return f"it exited: {how}"
     code = exit_code(process_of(text, pid))
     if code is not None:
         return ended_with(code)
