@@ -21,6 +21,7 @@ from labkit import interrupts, process_info
 from labkit.cluster import connection
 from labkit.cluster.capacity import Node
 from labkit.cluster.handle import Cluster
+from labkit.display.formatting import cleaned
 from labkit.display.progress import waiting
 from labkit.errors import BadInput, NotReachable, expect_int
 from labkit.files import last_line, private_file
@@ -283,8 +284,7 @@ class LocalCluster(Cluster):
             ]
 
         output = self._start("head", options, cpus, object_store_bytes)
-        without_colours = re.sub(r"\x1b\[[\d;]*m", "", output)
-        host = re.search(r"Local node IP: (\S+)", without_colours)
+        host = re.search(r"Local node IP: (\S+)", cleaned(output))
         if host is None:
             raise NotReachable(
                 "start head",
