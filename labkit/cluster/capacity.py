@@ -96,8 +96,8 @@ def check_worker_capacity(
         )
 
 
-def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str, ours: bool = True) -> None:
-    """Refuse a task that no node could ever run, not even if nothing else ran.
+def check_validation_fits(nodes: list[Node], options: dict[str, Any], *, ours: bool) -> None:
+    """Refuse a validation's task that no node could ever run, not even if nothing else ran.
 
     `options`: as for ``ray.remote``: num_cpus (default 1), num_gpus, memory, resources, accelerator_type and
     label_selector.
@@ -113,6 +113,7 @@ def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str,
     if accelerator:
         each[_ACCELERATOR + accelerator] = 0.001
     selector = options.get("label_selector") or {}
+    attempt = "run validations"
     wrong = _lacking_labels(nodes, [selector])
     if wrong:
         _refuse(attempt, *wrong, ours=ours)
@@ -127,7 +128,7 @@ def check_bundles_fit(
     *,
     attempt: str,
     strategy: str = "PACK",
-    ours: bool = True,
+    ours: bool,
 ) -> None:
     """Refuse resources that are needed together, each bundle of one node, and that the nodes never have."""
     bundles = [_asked(each) for each in bundles]

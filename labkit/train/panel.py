@@ -506,7 +506,7 @@ def _check_room(trainer: Any) -> None:
     )
     if validation is not None:
         options = dict(validation.ray_remote_kwargs)
-        capacity.check_task_fits(lab.nodes, options, attempt="run validations", ours=lab.is_ours)
+        capacity.check_validation_fits(lab.nodes, options, ours=lab.is_ours)
 
 
 def _log_dir() -> Path | None:

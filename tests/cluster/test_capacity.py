@@ -5,7 +5,7 @@ import pytest
 from labkit.cluster.capacity import (
     Node,
     check_bundles_fit,
-    check_task_fits,
+    check_validation_fits,
     check_worker_capacity,
     words_on_a_wait,
 )
@@ -135,7 +135,7 @@ TRIALS = [
 def test_trials_that_never_fit_are_refused_in_words(bundles, strategy, fact):
     nodes = [node(4, memory=8e9), node(3, "node-2", memory=8e9)]
     with pytest.raises(NoRoom, match="start trials") as refused:
-        check_bundles_fit(nodes, bundles, attempt="start trials", strategy=strategy)
+        check_bundles_fit(nodes, bundles, attempt="start trials", strategy=strategy, ours=True)
     assert fact in refused.value.fact
 
 
@@ -173,7 +173,7 @@ NODES = [
     ],
 )
 def test_a_task_that_some_node_can_run(options):
-    check_task_fits(NODES, options, attempt="run validations")
+    check_validation_fits(NODES, options, ours=True)
 
 
 TASKS = [
@@ -194,6 +194,6 @@ TASKS = [
 @pytest.mark.parametrize("options, fact, fix", TASKS)
 def test_a_task_that_no_node_can_ever_run(options, fact, fix):
     with pytest.raises(NoRoom, match="run validations") as refused:
-        check_task_fits(NODES, options, attempt="run validations")
+        check_validation_fits(NODES, options, ours=True)
     assert fact in refused.value.fact and "wait forever" in refused.value.fact
     assert refused.value.fix.endswith(fix)
