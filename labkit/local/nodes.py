@@ -79,7 +79,7 @@ class LocalCluster(Cluster):
         self.changes = Changes()
         self.preloader: Preloader | None = None
         if settings.preload and modules and Preloader.is_possible():
-            self.preloader = Preloader(self._lab, self.folder, modules)
+            self.preloader = Preloader(self._lab, modules)
         self._head: list[psutil.Process] = []
         self._head_started_at = math.inf  # by this process; the clock's seconds
 
@@ -245,7 +245,7 @@ class LocalCluster(Cluster):
     def _not_forked(self) -> str:
         if self.preloader is None:
             return ""
-        return self.preloader.not_forked(node.name for node in self.nodes)
+        return self.preloader.not_forked()
 
     # -- its nodes ----------------------------------------------------------------------------------
 

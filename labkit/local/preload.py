@@ -10,7 +10,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -80,12 +80,12 @@ def modules_of(preload: str | Sequence[str]) -> Modules | None:
 class Preloader:
     """The fork servers of one process that is connected to Ray, one for each node.
 
-    Their sockets and logs are in `folder`, which only this user can enter.
+    Their sockets and logs are in the lab's folder, which only this user can enter.
     """
 
-    def __init__(self, lab: Lab, folder: Path, modules: Modules) -> None:
+    def __init__(self, lab: Lab, modules: Modules) -> None:
         self._lab = lab
-        self._folder = folder
+        self._folder = lab.make_folder()
         self._modules = modules
         # Each with its socket, by the name of its node.
         self._servers: dict[str, tuple[psutil.Process, Path]] = {}
@@ -207,10 +207,10 @@ class Preloader:
                 server.send(json.dumps(job).encode())
             self._servers[node] = process, prepared.rename(path)
 
-    def not_forked(self, nodes: Iterable[str]) -> str:
+    def not_forked(self) -> str:
         """Say why workers of this connection were started as new Pythons; empty if all were forked."""
         lines: list[str] = []
-        for node in nodes:
+        for node in self._servers:
             lines += text_of(self._log_of(node)).splitlines()
         for line in reversed(lines):
             if line.startswith(REFUSED):

@@ -47,14 +47,14 @@ class Node:
 
     def __init__(self, folder, early, modules=(), later=(), prepared=True):
         self._lab = Lab(folder)
-        self._preloader = Preloader(self._lab, folder, (early, modules, later))
-        self._log = folder / "forkserver-head.log"
+        self._preloader = Preloader(self._lab, (early, modules, later))
+        self._log = self._lab.folder / "forkserver-head.log"
         environment = {**os.environ, "LABKIT_NODE": "head"}
         raylet = self._lab.start(["sleep", "600"], group="cluster", log=folder / "log", env=environment)
         self.raylet = raylet.pid
         if prepared:
             self._preloader.prepare("head", environment, Changes())
-        self.socket = folder / f"fork-{JOB}-{raylet.pid}"
+        self.socket = self._lab.folder / f"fork-{JOB}-{raylet.pid}"
         self.command = self._preloader.py_executable.split()
 
     @property

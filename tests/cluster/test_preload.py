@@ -215,10 +215,10 @@ def test_a_new_connection_gets_new_servers_and_a_lost_node_takes_its_own_along(h
     assert set(servers(home)) == {"head", node.name}
 
 
-def test_the_launcher_is_python_for_all_else_and_is_left_out_where_no_program_may_run(tmp_path, monkeypatch):
-    preloader = preload.Preloader(tmp_path, tmp_path, ([], [], []))
+def test_the_launcher_is_python_for_all_else_and_is_left_out_where_no_program_may_run(home, monkeypatch):
+    preloader = preload.Preloader(Lab(home), ([], [], []))
     launcher = Path(preloader.make_launcher())
-    assert launcher.parent == tmp_path and launcher.stat().st_mode & 0o777 == 0o700
+    assert launcher.parent == Lab(home).folder and launcher.stat().st_mode & 0o777 == 0o700
     code = "import sys; print(sys.executable, sys.argv[1:])"
     done = subprocess.run([launcher, "-c", code, "two words", "$HOME"], capture_output=True, text=True)
     assert done.stdout.strip() == f"{sys.executable} ['two words', '$HOME']"
