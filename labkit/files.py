@@ -1,9 +1,10 @@
-"""Files that are complete or absent, files that only their owner can read, and JSON that may be damaged."""
+"""Files that are complete or absent, files and sockets of their owner alone, and JSON that may be damaged."""
 
 import contextlib
 import json
 import os
 import secrets
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -80,6 +81,16 @@ def last_line(text: str) -> str:
     """Return the last line of what a program printed, without spaces; "" if it printed nothing."""
     lines = text.strip().splitlines() or [""]
     return lines[-1].strip()
+
+
+def private_socket(path: Path, kind: socket.SocketKind) -> socket.socket:
+    """Listen at a path where only its owner can connect; clients wait until this process answers."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, kind)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(128)
+    return listener
 
 
 def json_object(text: str | bytes, types: Mapping[str, type] | None = None) -> dict[str, Any]:

@@ -17,9 +17,8 @@ import psutil
 
 from labkit import process_info
 from labkit.errors import BadInput
-from labkit.files import atomic_write, text_of
+from labkit.files import atomic_write, private_socket, text_of
 from labkit.local import family
-from labkit.local.forkserver.server import listen
 from labkit.local.forkserver.services import PROGRAMS
 from labkit.local.forkserver.worker import ENDS, REFUSED
 from labkit.local.lab import Lab
@@ -169,7 +168,7 @@ class Preloader:
             str(os.getpid()),
             json.dumps(self._modules),
         ]
-        with listen(path) as listener:
+        with private_socket(path, socket.SOCK_SEQPACKET) as listener:
             started = self._lab.start(
                 command,
                 group=family.CLUSTER,

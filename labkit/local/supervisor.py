@@ -30,6 +30,7 @@ from typing import Any
 import psutil
 
 from labkit import process_info
+from labkit.files import private_socket
 from labkit.local import family
 
 PROTOCOL = 3  # raise it when a request changes
@@ -258,11 +259,7 @@ def main(home: Path, folder: Path) -> None:
             ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
         # The memory of what it starts has keys in it, so none of it leaves a core dump.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        path.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(path))
-            path.chmod(0o600)
-            listener.listen(64)
+        with private_socket(path, socket.SOCK_STREAM) as listener:
             Supervisor(home, path, float(os.environ.get(KEEP, KEEP_SECONDS))).serve(listener)
 
 

@@ -140,16 +140,6 @@ def _note(ends: Path, pid: int, code: int) -> None:
         file.write(f"{pid} {code}\n")
 
 
-def listen(path: Path) -> socket.socket:
-    """Listen for clients of this user at a path. Those that come during the imports wait for their end."""
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(str(path))
-    path.chmod(0o600)
-    listener.listen(128)
-    return listener
-
-
 class Forks:
     """The forks of this process, each for a client of `listener`.
 

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.local.forkserver.server import Forks, freeze, listen, other_threads, require_same
+from labkit.files import private_socket
+from labkit.local.forkserver.server import Forks, freeze, other_threads, require_same
 from labkit.local.forkserver.worker import Request, run, take_over
 
 # Ray's programs, by their places in its package.
@@ -55,7 +56,7 @@ def main() -> None:
     environment = dict(os.environ)
     for name in _FOR_AGENTS:
         del os.environ[name]
-    listener = listen(Path(path))
+    listener = private_socket(Path(path), socket.SOCK_SEQPACKET)
     starter = os.pidfd_open(os.getpid())
     # A lock that another thread holds would stay held in the fork; without a server, all are new Pythons.
     if not other_threads() and os.fork() == 0:
