@@ -204,10 +204,10 @@ class Forks:
                 raise ValueError(f"these threads run: {', '.join(threads)}")
             pid = os.fork()
             if pid == 0:
+                self.request = request
                 self._listener.close()
                 for pidfd in self.watched:
                     os.close(pidfd)
-                self.request = request
                 return
             self.watched[os.pidfd_open(pid)] = pid
             client.send(b"%d" % pid)
