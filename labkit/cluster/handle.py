@@ -27,6 +27,7 @@ class Cluster:
 
     Attributes:
         address: ``host:port`` of its head.
+        token_file: has its authentication token; None where Ray finds one, or the cluster wants none.
         dashboard_url: of its dashboard, or None.
         runtime_env: that `connect` was given; {} for a cluster that the lab started.
         is_ours: whether the lab started it, and may stop it (`labkit.local`).
@@ -46,7 +47,7 @@ class Cluster:
         self.address = address
         self.runtime_env = dict(runtime_env or {})
         self.dashboard_url: str | None = None
-        self._token_file = token_file
+        self.token_file = token_file
         self._head_address: str | None = None  # as Ray has it, "10.0.0.7:6379" for "localhost:6379"
         self._running = False
         self._disconnecting = threading.Lock()
@@ -81,17 +82,18 @@ class Cluster:
     def connect(self) -> None:
         """Connect this process, for the first time or after the reader called `ray.shutdown`."""
         modules = [*self.runtime_env.get("py_modules", ()), *map(str, PACKAGES)]
-        runtime_env = {**self.runtime_env, "py_modules": modules}
-        url = connection.connect(self.address, token_file=self._token_file, runtime_env=runtime_env)
-        self._begin(url)
+        self._begin({**self.runtime_env, "py_modules": modules})
 
     @property
     def has_this_session(self) -> bool:
         """Whether Ray is connected to it: after `ray.shutdown`, the reader may use another one."""
         return connection.is_connected_to(self._head_address)
 
-    def _begin(self, dashboard_url: str | None) -> None:
-        self.dashboard_url = dashboard_url
+    def _begin(self, runtime_env: Mapping[str, Any]) -> None:
+        """Connect this process, and watch the head from then on."""
+        self.dashboard_url = connection.connect(
+            self.address, token_file=self.token_file, runtime_env=runtime_env
+        )
         was_running = self._running
         self._running = True
         self._head_address = connection.connected_to()
@@ -137,7 +139,7 @@ class Cluster:
     def _answers(self) -> bool:
         """Return whether the head answers; busy heads may take seconds."""
         try:
-            connection.check_reachable(self.address, connection.read_token(self._token_file))
+            connection.check_reachable(self.address, connection.read_token(self.token_file))
         except LabError:
             return False
         return True

@@ -61,7 +61,6 @@ class LocalCluster(Cluster):
     """The cluster of the home on this machine: its nodes with their fork servers.
 
     Attributes:
-        token: the file with its authentication token.
         folder: Ray's folder for sockets and logs.
         preloader: the fork servers; None where Ray starts its workers by itself.
         changes: what this process's workers have that the nodes don't have.
@@ -70,10 +69,10 @@ class LocalCluster(Cluster):
     is_ours = True
 
     def __init__(self, settings: Settings, modules: Modules | None) -> None:
-        super().__init__("")
+        token = settings.home / "ray-token"
+        private_file(token, secrets.token_hex(32))  # at its first use
+        super().__init__("", token_file=token)
         self._lab = Lab(settings.home)
-        self.token = settings.home / "ray-token"
-        private_file(self.token, secrets.token_hex(32))  # at its first use
         self.folder = self._lab.make_folder()
         self.log_dir: Path = self.folder / "session_latest" / "logs"
         self.changes = Changes()
@@ -126,16 +125,15 @@ class LocalCluster(Cluster):
         executable = None
         if self.preloader is not None:
             executable = self.preloader.py_executable
+            if self._running:  # its servers are for the connection before
+                self.preloader.stop()
         # Without RAY_ADDRESS, Ray's state API asks the cluster that was started last on this machine (a file
         # in /tmp/ray names it). If that one has ended, each run of Ray Train waits 12 s for it.
         runtime_env: dict[str, Any] = {"env_vars": {**self.changes.env_vars, "RAY_ADDRESS": self.address}}
         command = self.changes.command(executable)
         if command is not None:
             runtime_env["py_executable"] = command
-        url = connection.connect(self.address, token_file=self.token, runtime_env=runtime_env)
-        if self._running and self.preloader is not None:  # its servers are for the connection before
-            self.preloader.stop()
-        self._begin(url)
+        self._begin(runtime_env)
         self._preload(node.name for node in self.nodes)
 
     def changes_now(self) -> Changes:
@@ -264,7 +262,7 @@ class LocalCluster(Cluster):
         self._lab.use(GROUP)
         # Ray reads its environment when it is imported. That takes a second of this process, while the node's
         # processes take several.
-        connection.set_environment(self.token)
+        connection.set_environment(self.token_file)
         threading.Thread(target=importlib.import_module, args=("ray",), daemon=True).start()
         port = 0
         self._head_started_at = time.time()

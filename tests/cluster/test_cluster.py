@@ -482,7 +482,7 @@ def test_the_cluster_runs_no_strangers_code_and_has_no_server_for_ray_clients(la
 
 
 def test_the_token_is_for_its_owner_alone_and_stands_nowhere_else(lab, home):
-    path = lab.token
+    path = lab.token_file
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE((home / "ray").stat().st_mode) == 0o700
     token = path.read_text()

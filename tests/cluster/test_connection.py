@@ -247,7 +247,7 @@ def test_a_relative_token_file_stays_the_same_after_a_change_of_folder(tmp_path,
     connection.set_environment(None, authenticate=None)
     try:
         monkeypatch.chdir(tmp_path / "data")
-        assert connection.read_token(lab._token_file) == "given"
+        assert connection.read_token(lab.token_file) == "given"
         assert connection.read_token() == "of Ray"
         assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "of-ray")  # for Ray itself
     finally:
