@@ -133,7 +133,7 @@ NAMES = {name: (file, lost) for file, names in (RAY | OTHERS).items() for name, 
 
 # Texts in Ray's own files that the lab looks for.
 TEXTS = {
-    "scripts/scripts.py": '"Local node IP"',
+    "scripts/scripts.py": "ray start --address='{}'",
     "_private/node.py": nodes._TOO_BUSY,
     "core/src/ray/gcs/gcs_server": nodes._PORT_TAKEN[0],
     "_private/services.py": nodes._PORT_TAKEN[1],

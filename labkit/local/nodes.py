@@ -264,16 +264,13 @@ class LocalCluster(Cluster):
         # processes take several.
         connection.set_environment(self.token_file)
         threading.Thread(target=importlib.import_module, args=("ray",), daemon=True).start()
-        port = 0
         self._head_started_at = time.time()
 
         def options() -> list[str]:
-            nonlocal port
-            port = free_port()
             clients = [] if self.preloader is not None else [f"--ray-client-server-port={free_port()}"]
             return [
                 "--head",
-                f"--port={port}",
+                f"--port={free_port()}",
                 "--dashboard-host=127.0.0.1",
                 f"--dashboard-port={free_port()}",
                 "--include-dashboard=true",  # else a head starts without one, for want of its port
@@ -282,14 +279,14 @@ class LocalCluster(Cluster):
             ]
 
         output = self._start("head", options, cpus, object_store_bytes)
-        host = re.search(r"Local node IP: (\S+)", cleaned(output))
-        if host is None:
+        address = re.search(r"ray start --address='(\S+)'", cleaned(output))  # for other nodes
+        if address is None:
             raise NotReachable(
                 "start head",
                 "`ray start` did not print its address",
                 f"read all of it in {self.folder / 'start-head.log'}",
             )
-        self.address = f"{host[1]}:{port}"
+        self.address = address[1]
         self._find_head()
 
     def _start(self, name: str, options: Callable[[], list[str]], cpus: int, object_store_bytes: int) -> str:
