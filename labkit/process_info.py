@@ -68,7 +68,7 @@ def listening_folders(processes: Iterable[psutil.Process]) -> set[Path]:
     return folders
 
 
-def terminate(processes: list[psutil.Process], *, grace: float) -> None:
+def terminate(processes: Iterable[psutil.Process], *, grace: float) -> None:
     """Send SIGTERM, and after `grace` seconds SIGKILL (0: SIGKILL at once). This process is left out."""
     others = [process for process in processes if process.pid != os.getpid() and process.is_running()]
     for number in [signal.SIGTERM, signal.SIGKILL] if grace else [signal.SIGKILL]:

@@ -61,9 +61,13 @@ def connect(
         set_environment(token_file, authenticate=wants_token)
         import ray
 
-        options = {"runtime_env": dict(runtime_env), "log_to_driver": False, "logging_level": "ERROR"}
         try:
-            context = ray.init(address=address, **options)
+            context = ray.init(
+                address=address,
+                runtime_env=dict(runtime_env),
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
             lines = str(error).strip().splitlines()  # with a traceback of a server for clients that fails
             first_and_last = dict.fromkeys([lines[0], lines[-1]])

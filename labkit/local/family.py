@@ -176,12 +176,12 @@ def end(lab: str, group: str | None = None, node: str | None = None) -> list[str
     last_of_session = {daemon.session: daemon.process for daemon in daemons}
     processes = {member.process for member in members}
     folders = process_info.listening_folders(processes)
-    process_info.terminate(list(last_of_session.values()), grace=_GRACE)
+    process_info.terminate(last_of_session.values(), grace=_GRACE)
     for patience in (_GRACE / 3, 0):
         # With what was started meanwhile. What is no longer listed, since its parent has ended, stays in.
         processes |= {member.process for member in running(lab, group, node)}
         folders |= process_info.listening_folders(processes)
-        process_info.terminate(list(processes), grace=patience)
+        process_info.terminate(processes, grace=patience)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     return names
