@@ -16,6 +16,7 @@ from labkit.cluster.capacity import Node
 from labkit.diagnosis import Diagnosis, Finding
 from labkit.display.formatting import plural
 from labkit.errors import LabError
+from labkit.files import last_line
 from labkit.settings import Settings
 
 _WITHIN = 30.0  # seconds for all nodes; the first task of a node starts a Python there
@@ -99,8 +100,8 @@ def _ask(nodes: list[Node], *arguments: Any) -> Answers:
         try:
             answer = ray.get(ref, timeout=max(end - time.monotonic(), 0))
         except ray.exceptions.RayError as error:  # too late; the node died, or has no room for a Python
-            message = str(getattr(error, "cause", error)).strip() or type(error).__name__
-            answer = {"raised": message.splitlines()[-1][:200]}
+            message = last_line(str(getattr(error, "cause", error))) or type(error).__name__
+            answer = {"raised": message[:200]}
         answers.append((node.address, answer))
     return answers
 

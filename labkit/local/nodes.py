@@ -24,7 +24,7 @@ from labkit.cluster.handle import Cluster
 from labkit.display.formatting import cleaned
 from labkit.display.progress import waiting
 from labkit.errors import BadInput, NotReachable, expect_int
-from labkit.files import last_line, private_file
+from labkit.files import last_line, private_file, text_of
 from labkit.interrupts import wait_until
 from labkit.local import family, temporary
 from labkit.local.family import Member
@@ -338,7 +338,7 @@ class LocalCluster(Cluster):
                     f"`ray start` takes more than {START_TIMEOUT} s{self._dashboards_error()}",
                     f"look into {log}; python -m labkit doctor reports what the machine lacks",
                 )
-        return log.read_text(errors="replace"), process.status()
+        return text_of(log), process.status()
 
     def _ray(self, name: str) -> list[str]:
         """Return the command that is `ray` for a node."""
@@ -350,7 +350,7 @@ class LocalCluster(Cluster):
         """Return the last line of the dashboard's error log, which `ray start` doesn't show."""
         path = self.log_dir / "dashboard.err"
         with contextlib.suppress(OSError):
-            line = last_line(path.read_text(errors="replace"))
+            line = last_line(text_of(path))
             if line and path.stat().st_mtime >= self._head_started_at:  # and not of an earlier cluster
                 return f"; its dashboard says: {line:.200}"
         return ""
