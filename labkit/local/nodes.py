@@ -179,8 +179,11 @@ class LocalCluster(Cluster):
                     self._stop_node(node.name)
             # The head's monitor reads the logs of all nodes of this machine: a second one costs 0.7 s of CPU,
             # and would send each line twice.
-            options = [f"--address={self.address}", "--include-log-monitor=false"]
-            options.append(f"--resources={json.dumps(resources or {})}")
+            options = [
+                f"--address={self.address}",
+                "--include-log-monitor=false",
+                f"--resources={json.dumps(resources or {})}",
+            ]
             self._start(name, lambda: options, cpus, OBJECT_STORE_BYTES)
             self._wait_for(name, True)
             self._preload([name])
