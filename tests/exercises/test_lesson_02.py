@@ -9,7 +9,7 @@ import pytest
 from ray import cloudpickle
 
 from course.exercises import check
-from verdicts import cases, solution
+from verdicts import checks, solution
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,12 +38,10 @@ def grey_only(payload):
 INK = 'return {**batch, "ink": batch["image"].mean(axis=(1, 2)) / 255}'
 LOAD, TURNED = "self.table = load()", 'return {"image": self.table[batch["image"]]}'
 DECODE = 'decode(name, payload)["image"]'
-GIVEN = {"np": np, "decode": decode, "in_any_mode": in_any_mode, "grey_only": grey_only}
 
 
 MISTAKES = {
     "02-1": [
-        ({}, "solved"),
         ({INK: 'batch["ink"] = batch["image"].mean(axis=(1, 2)) / 255\n    return batch'}, "solved"),
         ({" / 255": ""}, "from 0 to 255"),
         ({"axis=(1, 2)": ""}, "one number for the whole batch"),
@@ -53,7 +51,6 @@ MISTAKES = {
         ({INK: f'batch["image"] //= 2\n    {INK}'}, "the column 'image'"),
     ],
     "02-2": [
-        ({}, "solved"),
         (
             {
                 LOAD: "self.load, self.table = load, None",
@@ -72,7 +69,6 @@ MISTAKES = {
         ({LOAD: "...", TURNED: "..."}, "not attempted"),
     ],
     "02-3": [
-        ({}, "solved"),
         ({DECODE: "grey_only(payload)"}, "solved"),
         ({"found.shape != (28, 28)": "False"}, "10×12"),
         (
@@ -103,9 +99,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(MISTAKES))
-def test_what_a_check_says(exercise, change, verdict):
-    assert verdict in repr(check(exercise, *solution(exercise, change, **GIVEN)))
+test_what_a_check_says = checks(MISTAKES, np=np, decode=decode, in_any_mode=in_any_mode, grey_only=grey_only)
 
 
 def test_a_right_answer_brings_no_line_of_rays_log(capfd, recwarn):

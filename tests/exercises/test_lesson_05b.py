@@ -10,7 +10,7 @@ from ray import tune
 
 from course.exercises import check, registry
 from course.exercises.answers import Wrong
-from verdicts import cases, solution
+from verdicts import checks, solution
 
 lesson_05b = registry.load("05b")
 
@@ -25,47 +25,9 @@ def swept(cls, space, **_):
     return [SimpleNamespace(metrics={"loss": loss}) for loss in losses]
 
 
-CHANGED = {
-    "05-2": [
-        ({}, "solved"),
-        # Tune sets it before
-        ({"self.x -= self.lr": 'self.x -= self.config["lr"]'}, "solved"),
-        ({"return True": "return None"}, "only True"),
-        (
-            {f"{RESET}        return": '        self.lr = config["lr"]\n        return', **SETUP},
-            "something of the old trial",
-        ),
-        (
-            {f"{RESET}        return": "        self.x = 0.0\n        return", **SETUP},
-            "the old learning rate",
-        ),
-        (
-            {
-                "        self.x -= self.lr": "        loss = (self.x - 3) ** 2\n        self.x -= self.lr",
-                "(self.x - 3) ** 2}": "loss}",
-            },
-            "move x first",
-        ),
-        ({'Path(place, "x.txt").write_text(repr(self.x))': "return {}"}, "no file"),
-        ({"self.x = float(Path(": "print(Path("}, "the saved trial's next step"),
-        (
-            {
-                "repr(self.x)": 'f"{self.x!r} {self.lr!r}"',
-                'self.x = float(Path(place, "x.txt").read_text())': (
-                    'self.x, self.lr = map(float, Path(place, "x.txt").read_text().split())'
-                ),
-            },
-            "brings back the saved trial's learning rate",
-        ),
-        ({'self.x = float(Path(place, "x.txt").read_text())': "..."}, "load_checkpoint does nothing yet"),
-    ],
-}
-
-
-@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(CHANGED))
-def test_a_trainable_is_tried_here_first(exercise, change, verdict, monkeypatch):
+@pytest.fixture(autouse=True)
+def sweep(monkeypatch):
     monkeypatch.setattr(lesson_05b, "run_sweep", swept)
-    assert verdict in repr(check(exercise, *solution(exercise, change)))
 
 
 class Blank(tune.Trainable):
@@ -112,22 +74,65 @@ class Open(Digits):
 LOAD = "super().load_checkpoint(place)"
 STATE = 'torch.load(f"{place}/state.pt", weights_only=True)'
 
-ROWS = {"train": torch.ones(4, 2), "valid": "rows"}
 
-
-LOADED = {
+ANSWERS = {
+    "05-2": [
+        # Tune sets it before
+        ({"self.x -= self.lr": 'self.x -= self.config["lr"]'}, "solved"),
+        ({"return True": "return None"}, "only True"),
+        (
+            {f"{RESET}        return": '        self.lr = config["lr"]\n        return', **SETUP},
+            "something of the old trial",
+        ),
+        (
+            {f"{RESET}        return": "        self.x = 0.0\n        return", **SETUP},
+            "the old learning rate",
+        ),
+        (
+            {
+                "        self.x -= self.lr": "        loss = (self.x - 3) ** 2\n        self.x -= self.lr",
+                "(self.x - 3) ** 2}": "loss}",
+            },
+            "move x first",
+        ),
+        ({'Path(place, "x.txt").write_text(repr(self.x))': "return {}"}, "no file"),
+        ({"self.x = float(Path(": "print(Path("}, "the saved trial's next step"),
+        (
+            {
+                "repr(self.x)": 'f"{self.x!r} {self.lr!r}"',
+                'self.x = float(Path(place, "x.txt").read_text())': (
+                    'self.x, self.lr = map(float, Path(place, "x.txt").read_text().split())'
+                ),
+            },
+            "brings back the saved trial's learning rate",
+        ),
+        ({'self.x = float(Path(place, "x.txt").read_text())': "..."}, "load_checkpoint does nothing yet"),
+        ([Blank], "not attempted"),
+        ([Digits.step], "a class derived"),
+    ],
     "05b-2": [
-        ({}, "solved"),
         ({'group["lr"] = self.config["lr"]': "pass"}, "the optimizer's state brought it back"),
         ({LOAD: f'self.model.load_state_dict({STATE}["model"])'}, "no momentum"),
         ({LOAD: f'self.optimizer.load_state_dict({STATE}["optimizer"])'}, "the weights of the checkpoint"),
+        ([Open, "train", "valid"], "not attempted"),
+        ([Open.step, "train", "valid"], "a class is expected"),
+    ],
+    "05-5": [
+        ({" + driver_cpus": ""}, "driver of each trial"),
+        ({" * worker_cpus": ""}, "more than one CPU"),
+        ({"int(cpus // ": "(cpus / "}, "whole trials"),
+        ({"worker_gpus == 0": "True"}, "needs a GPU"),
+        ({"int(cpus // ": "max(1, cpus // "}, "does not fit"),
+        ({"(cpus // ": "((cpus - driver_cpus) // ", " + driver_cpus": ""}, "a driver of its own"),
+        ({"* worker_cpus": "* max(1, worker_cpus)"}, "asks for 0 CPUs needs none"),
+        ({"worker_gpus == 0": "0 in (gpus, worker_gpus)"}, "there is none"),
+        ({"= int(": "= float("}, "an int is expected"),
+        ({"min(by_cpus, int(gpus // (workers * worker_gpus)))": "gpus // 2"}, "is 4"),
     ],
 }
 
 
-@pytest.mark.parametrize(("exercise", "change", "verdict"), cases(LOADED))
-def test_a_changed_learning_rate_is_used(exercise, change, verdict):
-    assert verdict in repr(check(exercise, *solution(exercise, change, Digits=Digits, **ROWS)))
+test_what_a_check_says = checks(ANSWERS, Digits=Digits, train=torch.ones(4, 2), valid="rows")
 
 
 class Ended(Exception):
@@ -140,7 +145,6 @@ START = '{"x": 0.0, "velocity": 0.0, "steps": 0}'
 
 
 TRIALS = [
-    ({}, "solved"),
     ({'- config["lr"]': '+ -config["lr"]'}, "solved"),
     ({"checkpoint := tune.get_checkpoint()": "checkpoint := None"}, "starts from scratch"),
     ({LOOP: f'    state["velocity"] = 0.0\n{LOOP}'}, "the velocity didn't"),
@@ -201,50 +205,3 @@ def test_a_trial_picks_up_its_work(change, verdict, monkeypatch, tmp_path):
     monkeypatch.setattr(tune, "get_checkpoint", lambda: kept[-1] if kept else None)
     monkeypatch.setattr(lesson_05b, "run_tuner", run)
     assert verdict in repr(check("05b-1", *solution("05b-1", change)))
-
-
-def drivers(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
-    by_cpus = int(cpus // (workers * worker_cpus + driver_cpus))
-    return by_cpus if worker_gpus == 0 else min(by_cpus, int(gpus // (workers * worker_gpus)))
-
-
-def asks_for_the_clusters_gpus(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
-    by_cpus = int(cpus // (workers * worker_cpus + driver_cpus))
-    return min(by_cpus, int(gpus // (workers * worker_gpus))) if gpus and worker_gpus else by_cpus
-
-
-def one_driver_in_all(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
-    return drivers(cpus - driver_cpus, gpus, workers, worker_cpus, worker_gpus, 0)
-
-
-ANSWERS = {
-    "05-2": [
-        ([Blank], "not attempted"),
-        ([Digits.step], "a class derived"),
-    ],
-    "05b-2": [
-        ([Open, "train", "valid"], "not attempted"),
-        ([Open.step, "train", "valid"], "a class is expected"),
-    ],
-    "05-5": [
-        ([drivers], "solved"),
-        ([lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each)], "driver of each trial"),
-        (
-            [lambda cpus, gpus, workers, each, gpu, driver: int(cpus // (workers + driver))],
-            "more than one CPU",
-        ),
-        ([lambda cpus, gpus, workers, each, gpu, driver: cpus / (workers * each + driver)], "whole trials"),
-        ([lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each + driver)], "needs a GPU"),
-        ([lambda *args: max(1, drivers(*args))], "does not fit"),
-        ([one_driver_in_all], "a driver of its own"),
-        ([lambda *args: drivers(*args[:3], max(1, args[3]), *args[4:])], "asks for 0 CPUs needs none"),
-        ([asks_for_the_clusters_gpus], "there is none"),
-        ([lambda *args: float(drivers(*args))], "an int is expected"),
-        ([lambda cpus, gpus, *rest: gpus // 2 if gpus else drivers(cpus, gpus, *rest)], "is 4"),
-    ],
-}
-
-
-@pytest.mark.parametrize(("exercise", "answers", "verdict"), cases(ANSWERS))
-def test_what_a_check_says(exercise, answers, verdict):
-    assert verdict in repr(check(exercise, *answers))

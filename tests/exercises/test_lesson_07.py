@@ -1,13 +1,12 @@
 """The exercises of lesson 07: what is said of a mistake."""
 
-import math
 from collections import Counter
 
 import pytest
 import torch
 
 from course.exercises import check, registry
-from verdicts import Runs, cases, replaced
+from verdicts import Runs, checks, replaced
 
 lesson_07 = registry.load("07")
 
@@ -52,14 +51,8 @@ def trained(rows, smallest, steps):
     return Runs({"rows": rows, "smallest": smallest, "steps": steps})
 
 
-def to_pay(start_a, rate_a, start_b, rate_b):
-    saved = 1 / rate_a - 1 / rate_b
-    return (start_b - start_a) / saved if saved > 0 else math.inf
-
-
 ANSWERS = {
     "07-1": [
-        ([[0, 1], [8, 9]], "solved"),
         ([[8, 9], [8, 9]], "these are dealt once"),
         ([[0], [8, 9]], "not one"),
         ([[], [8, 9]], "would wait"),
@@ -68,22 +61,22 @@ ANSWERS = {
         ([[0, 1], [7]], "the list of rows that are left out is [7] (a list): that is not it"),
     ],
     "07-3": [
-        ([trained(1408, 690, 21), "folder", 1408], "solved"),
         ([trained(2816, 1408, 44), "folder", 1408], "all files"),
         ([trained(1408, 1408, 44), "folder", 1408], "the sum of both shares"),
         ([trained(1408, 718, 22), "folder", 1408], "the largest of two"),
         ([trained(1408, 690, 44), "folder", 1408], "all rows together"),
     ],
     "07-4": [
-        ([to_pay], "solved"),
-        ([lambda a, x, b, y: (b - a) * (y - x) if y > x else math.inf], "subtract seconds"),
-        ([lambda a, x, b, y: (b - a) / (1 / x - 1 / y)], "ZeroDivisionError"),
-        ([lambda a, x, b, y: abs((b - a) / (1 / x - 1 / y)) if x != y else math.inf], "nothing is won back"),
+        ({"/ (1 / rate_a - 1 / rate_b)": "* (rate_b - rate_a)"}, "subtract seconds"),
+        ({"rate_b <= rate_a": "False"}, "ZeroDivisionError"),
+        ({"rate_b <= rate_a": "rate_b == rate_a"}, "nothing is won back"),
     ],
 }
 
 
-@pytest.mark.parametrize(("exercise", "answers", "verdict"), cases(ANSWERS))
-def test_what_a_check_says(exercise, answers, verdict, monkeypatch):
+@pytest.fixture(autouse=True)
+def engine(monkeypatch):
     monkeypatch.setattr(lesson_07, "launched", replaced)
-    assert verdict in repr(check(exercise, *answers))
+
+
+test_what_a_check_says = checks(ANSWERS)

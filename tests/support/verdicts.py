@@ -5,13 +5,16 @@ import functools
 import itertools
 import linecache
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ray import cloudpickle
 
 import build
 import lesson
+from course.exercises import check
 
 _numbers = itertools.count()
 
@@ -19,6 +22,24 @@ _numbers = itertools.count()
 def cases(by_exercise: dict[str, list[tuple]]) -> list[tuple]:
     """Return (exercise, *case) of each case, for `pytest.mark.parametrize`."""
     return [(exercise, *case) for exercise, listed in by_exercise.items() for case in listed]
+
+
+def checks(by_exercise: dict[str, list[tuple]], **names: Any) -> Callable[..., None]:
+    """Return a test of what `check` says, for pytest to collect under the name that a module gives it.
+
+    Args:
+        by_exercise: (answer, verdict) of each case. The answer is a list of what is passed to `check`, or a
+            change of the lesson's own solution. That the solution itself is right, test_notebooks shows.
+        names: as `solution` takes them.
+    """
+
+    @pytest.mark.parametrize(("exercise", "answer", "verdict"), cases(by_exercise))
+    def test(exercise: str, answer: list | dict, verdict: str) -> None:
+        answers = answer if isinstance(answer, list) else solution(exercise, answer, **names)
+        said = repr(check(exercise, *answers))
+        assert verdict in said, said
+
+    return test
 
 
 class Runs:
