@@ -39,15 +39,3 @@ def test_a_sweep_that_cannot_work_or_is_unfinished(lab, tmp_path, monkeypatch):
     monkeypatch.setattr("labkit.local.cluster.current", lambda: None)
     with pytest.raises(Wrong, match="no cluster is connected"):
         run(lambda config: {"loss": config["lr"]})
-
-
-def test_a_function_runs_in_a_task(lab):
-    in_a_task, data = registry.load("06").in_a_task, bytes(2_000_000)
-
-    def fails():
-        raise KeyError("label")
-
-    assert in_a_task(lambda x: x + 1, 1, name="f") == 2
-    for function, fact in ((fails, "f raised KeyError"), (lambda: len(data), "2.0 MB"), (7, "a function")):
-        with pytest.raises(Wrong, match=fact):
-            in_a_task(function, name="f")

@@ -19,11 +19,6 @@ from course.exercises import check
 _numbers = itertools.count()
 
 
-def cases(by_exercise: dict[str, list[tuple]]) -> list[tuple]:
-    """Return (exercise, *case) of each case, for `pytest.mark.parametrize`."""
-    return [(exercise, *case) for exercise, listed in by_exercise.items() for case in listed]
-
-
 def checks(by_exercise: dict[str, list[tuple]], **names: Any) -> Callable[..., None]:
     """Return a test of what `check` says, for pytest to collect under the name that a module gives it.
 
@@ -32,8 +27,9 @@ def checks(by_exercise: dict[str, list[tuple]], **names: Any) -> Callable[..., N
             change of the lesson's own solution. That the solution itself is right, test_notebooks shows.
         names: as `solution` takes them.
     """
+    cases = [(exercise, *case) for exercise, listed in by_exercise.items() for case in listed]
 
-    @pytest.mark.parametrize(("exercise", "answer", "verdict"), cases(by_exercise))
+    @pytest.mark.parametrize(("exercise", "answer", "verdict"), cases)
     def test(exercise: str, answer: list | dict, verdict: str) -> None:
         answers = answer if isinstance(answer, list) else solution(exercise, answer, **names)
         said = repr(check(exercise, *answers))
