@@ -35,6 +35,41 @@ def _patient(request, monkeypatch):
         )
 
 
+class TrialEnded(Exception):
+    """What Tune does to a trial that is over."""
+
+
+@pytest.fixture
+def trial(monkeypatch, tmp_path):
+    """trial(trainable, config): what it reports, with copies of its checkpoints. It runs here, without Tune.
+
+    It ends after `most` reports, or with a metric `done`. After an OSError it starts once more.
+    """
+    from ray import tune
+
+    def run(trainable, config, most=None):
+        reports = []
+
+        def report(metrics, checkpoint=None):
+            if isinstance(checkpoint, tune.Checkpoint):
+                copy = checkpoint.to_directory(tmp_path / f"{config['lr']}-{len(reports)}")
+                checkpoint = tune.Checkpoint.from_directory(copy)
+            reports.append((metrics, checkpoint))
+            if metrics.get("done") or len(reports) == most:
+                raise TrialEnded
+
+        monkeypatch.setattr(tune, "report", report)
+        monkeypatch.setattr(tune, "get_checkpoint", lambda: reports[-1][1] if reports else None)
+        with contextlib.suppress(TrialEnded):
+            try:
+                trainable(config)
+            except OSError:
+                trainable(config)
+        return reports
+
+    return run
+
+
 @pytest.fixture
 def site(tmp_path):
     """labkit as a wheel installs it: without the lessons."""

@@ -1,12 +1,10 @@
 """The exercises of lesson 05: what is said of a mistake."""
 
-import contextlib
 import random
 from types import SimpleNamespace
 
 import pandas
 import pytest
-from ray import tune
 
 from course.exercises import check, registry
 from labkit.tune.trials import TunerPlan
@@ -48,28 +46,12 @@ RATES = [0.001 * 2**place for place in range(9)]  # to 0.256: each trial has its
 MOST_STEPS = [9, 1, 1, 3, 1, 1, 3, 1, 9]  # of each trial
 
 
-class Stopped(Exception):
-    """What ASHA does to a trial."""
-
-
 @pytest.fixture(autouse=True)
-def sweep(monkeypatch, tmp_path):
+def sweep(monkeypatch, trial):
     """Tune is replaced: trials run here, one after the other, and some are stopped."""
 
-    def trial(trainable, rate, most):
-        reports = []
-
-        def report(metrics, checkpoint=None):
-            if checkpoint:
-                copy = checkpoint.to_directory(tmp_path / f"{rate}-{len(reports)}")
-                checkpoint = tune.Checkpoint.from_directory(copy)
-            reports.append((metrics, checkpoint))
-            if len(reports) == most:
-                raise Stopped
-
-        monkeypatch.setattr(tune, "report", report)
-        with contextlib.suppress(Stopped):
-            trainable({"lr": rate, "steps": 9})
+    def result(trainable, rate, most):
+        reports = trial(trainable, {"lr": rate, "steps": 9}, most)
         metrics, checkpoint = reports[-1]
         frame = pandas.DataFrame([metrics for metrics, _ in reports])
         return SimpleNamespace(
@@ -78,8 +60,8 @@ def sweep(monkeypatch, tmp_path):
 
     def run(tuner, name):
         plan = TunerPlan.from_tuner(tuner)
-        trials = [trial(plan.trainable, *pair) for pair in zip(RATES, MOST_STEPS, strict=True)]
-        return Results(trials[: plan.options.num_samples])
+        results = [result(plan.trainable, *pair) for pair in zip(RATES, MOST_STEPS, strict=True)]
+        return Results(results[: plan.options.num_samples])
 
     monkeypatch.setattr(lesson_05, "run_tuner", run)
 

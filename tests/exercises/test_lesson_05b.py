@@ -1,16 +1,15 @@
 """The exercises of lesson 05b: what is said of a mistake."""
 
-import contextlib
-import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
 from ray import tune
 
-from course.exercises import check, registry
+from course.exercises import registry
 from course.exercises.answers import Wrong
-from verdicts import checks, solution
+from labkit.tune.trials import TunerPlan
+from verdicts import checks
 
 lesson_05b = registry.load("05b")
 
@@ -26,8 +25,18 @@ def swept(cls, space, **_):
 
 
 @pytest.fixture(autouse=True)
-def sweep(monkeypatch):
+def engine(monkeypatch, trial):
+    """Tune is replaced: a trial runs here."""
+
+    def run(tuner, name):
+        plan = TunerPlan.from_tuner(tuner)
+        try:
+            trial(plan.trainable, {"lr": plan.space["lr"]["grid_search"][0], "steps": plan.space["steps"]})
+        except TypeError as error:  # as the real one does
+            raise Wrong(str(error)) from error
+
     monkeypatch.setattr(lesson_05b, "run_sweep", swept)
+    monkeypatch.setattr(lesson_05b, "run_tuner", run)
 
 
 class Blank(tune.Trainable):
@@ -75,7 +84,43 @@ LOAD = "super().load_checkpoint(place)"
 STATE = 'torch.load(f"{place}/state.pt", weights_only=True)'
 
 
+FROM = 'range(state["steps"], '
+LOOP, REPORT = f"    for step in {FROM}", "            tune.report"
+START = '{"x": 0.0, "velocity": 0.0, "steps": 0}'
+
+
 ANSWERS = {
+    "05b-1": [
+        ({'- config["lr"]': '+ -config["lr"]'}, "solved"),
+        ({"checkpoint := tune.get_checkpoint()": "checkpoint := None"}, "starts from scratch"),
+        ({LOOP: f'    state["velocity"] = 0.0\n{LOOP}'}, "the velocity didn't"),
+        ({FROM: "range("}, "it makes 7 steps instead of 5: x resumed, and the count"),
+        (
+            {FROM: 'range(state["steps"] and state["steps"] + 1, '},
+            "it makes 4 steps instead of 5: the count of steps resumed, and is off",
+        ),
+        (
+            {FROM: 'range(state["steps"] and state["steps"] - 1, '},
+            "it makes 6 steps instead of 5: the count of steps resumed, and is off",
+        ),
+        ({'{"loss"': '{"done": 1, "loss"'}, "Tune hears of 1 of 5 steps"),
+        ({'config["steps"])': "1)"}, "If you report a metric `done`"),
+        (
+            {
+                LOOP: f'    first, state = state["steps"], {START}\n    for step in range(',
+                REPORT: f"            if step >= first: {REPORT.strip()}",
+            },
+            "computes the steps before it once more",
+        ),
+        (
+            {"tune.Checkpoint.from_directory(place)": "'/tmp/x'"},
+            "'/tmp/x': that is a path and not a tune.Checkpoint",
+        ),
+        ({REPORT: "            dict"}, "Tune hears of 0 of 5 steps"),
+        ({"max_failures=1": ""}, "isn't started again"),
+        ({"max_failures=1": "max_failures=-1"}, "started forever"),
+        ({"tune.FailureConfig(max_failures=1)": "1"}, "a FailureConfig is expected"),
+    ],
     "05-2": [
         # Tune sets it before
         ({"self.x -= self.lr": 'self.x -= self.config["lr"]'}, "solved"),
@@ -133,75 +178,3 @@ ANSWERS = {
 
 
 test_what_a_check_says = checks(ANSWERS, Digits=Digits, train=torch.ones(4, 2), valid="rows")
-
-
-class Ended(Exception):
-    """What Tune does to a trial that reports that it is done."""
-
-
-FROM = 'range(state["steps"], '
-LOOP, REPORT = f"    for step in {FROM}", "            tune.report"
-START = '{"x": 0.0, "velocity": 0.0, "steps": 0}'
-
-
-TRIALS = [
-    ({'- config["lr"]': '+ -config["lr"]'}, "solved"),
-    ({"checkpoint := tune.get_checkpoint()": "checkpoint := None"}, "starts from scratch"),
-    ({LOOP: f'    state["velocity"] = 0.0\n{LOOP}'}, "the velocity didn't"),
-    ({FROM: "range("}, "it makes 7 steps instead of 5: x resumed, and the count"),
-    (
-        {FROM: 'range(state["steps"] and state["steps"] + 1, '},
-        "it makes 4 steps instead of 5: the count of steps resumed, and is off",
-    ),
-    (
-        {FROM: 'range(state["steps"] and state["steps"] - 1, '},
-        "it makes 6 steps instead of 5: the count of steps resumed, and is off",
-    ),
-    ({'{"loss"': '{"done": 1, "loss"'}, "Tune hears of 1 of 5 steps"),
-    ({'config["steps"])': "1)"}, "If you report a metric `done`"),
-    (
-        {
-            LOOP: f'    first, state = state["steps"], {START}\n    for step in range(',
-            REPORT: f"            if step >= first: {REPORT.strip()}",
-        },
-        "computes the steps before it once more",
-    ),
-    (
-        {"tune.Checkpoint.from_directory(place)": "'/tmp/x'"},
-        "'/tmp/x': that is a path and not a tune.Checkpoint",
-    ),
-    ({REPORT: "            dict"}, "Tune hears of 0 of 5 steps"),
-    ({"max_failures=1": ""}, "isn't started again"),
-    ({"max_failures=1": "max_failures=-1"}, "started forever"),
-    ({"tune.FailureConfig(max_failures=1)": "1"}, "a FailureConfig is expected"),
-]
-
-
-@pytest.mark.parametrize("change, verdict", TRIALS)
-def test_a_trial_picks_up_its_work(change, verdict, monkeypatch, tmp_path):
-    kept = []
-
-    def run(tuner, name):
-        trial, space = tuner["trainable"], tuner["param_space"]
-        config = {"lr": space["lr"]["grid_search"][0], "steps": space["steps"]}
-        try:
-            with contextlib.suppress(Ended):
-                trial(config)
-        except OSError:
-            trial(config)
-        except TypeError as error:  # as the real one does
-            raise Wrong(str(error)) from error
-
-    def report(metrics, checkpoint):
-        if isinstance(checkpoint, tune.Checkpoint):
-            folder = shutil.copytree(checkpoint.path, tmp_path / f"{len(kept)}")
-            checkpoint = tune.Checkpoint.from_directory(folder)
-        kept.append(checkpoint)
-        if metrics.get("done"):
-            raise Ended
-
-    monkeypatch.setattr(tune, "Tuner", lambda trainable, **options: {"trainable": trainable, **options})
-    monkeypatch.setattr(tune, "report", report)
-    monkeypatch.setattr(tune, "get_checkpoint", lambda: kept[-1] if kept else None)
-    monkeypatch.setattr(lesson_05b, "run_tuner", run)
-    assert verdict in repr(check("05b-1", *solution("05b-1", change)))
