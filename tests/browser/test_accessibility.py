@@ -21,7 +21,7 @@ from labkit.tune import sweep_view
 from labkit.tune.sweep import SweepRun
 from runs_told import T0, Run
 
-pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/display/"), pytest.mark.browser]
+pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/display/", "labkit/panel/"), pytest.mark.browser]
 
 EVIL = "<img src=x onerror=\"window.evil='ran'\"><script>window.evil='ran'</script>'\">&"
 THEMES = {
@@ -53,7 +53,8 @@ def training():
         1, 22, "failed"
     )
     run("print", 23, text=EVIL)("failure", 24, text=f"Error: {EVIL}")
-    run.state.hang = [EVIL]
+    run("checkpoint", path=EVIL, status=EVIL, metrics={EVIL: EVIL})("validation", path=EVIL)
+    run.state.hang, run.state.note = [EVIL], EVIL
     return run.state
 
 
