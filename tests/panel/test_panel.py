@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -27,27 +28,9 @@ from runs_told import event
 pytestmark = pytest.mark.slow
 
 
-class Recorder(NullReporter):
-    """A reporter that keeps what it got."""
-
-    def __init__(self, *, fails_in=()):
-        self.calls, self.drawn, self.closed_with, self.fails_in = [], [], None, fails_in
-
-    def _note(self, what):
-        self.calls.append(what)
-        if what in self.fails_in:
-            raise RuntimeError(f"no front end for {what}")
-
-    def open(self, snapshot):
-        self._note("open")
-
-    def draw(self, snapshot):
-        self.drawn.append(snapshot)
-        self._note("draw")
-
-    def close(self, snapshot):
-        self.closed_with = snapshot
-        self._note("close")
+@pytest.fixture
+def reporter():
+    return Mock(NullReporter)
 
 
 @pytest.fixture
@@ -154,14 +137,13 @@ def test_a_stop_is_one_calm_line(panel, settings):
         assert (ended.value.code, panel.state.status) == (code, status)
 
 
-def test_a_home_that_cannot_be_written_does_not_fail_the_run(tmp_path):
+def test_a_home_that_cannot_be_written_does_not_fail_the_run(tmp_path, reporter):
     (tmp_path / "file").touch()
-    reporter = Recorder()
     panel = Panel("run", settings=Settings(home=tmp_path / "file" / "home", panel="none"), reporter=reporter)
     with pytest.warns(UserWarning, match="no record of 'run' was kept"), panel:
         train(panel)
-    assert reporter.closed_with.lines[-1][1].startswith("finished")
-    assert "run record" not in reporter.closed_with.html
+    (last,) = reporter.close.call_args.args
+    assert last.lines[-1][1].startswith("finished") and "run record" not in last.html
 
 
 # -- once more, twice, and wrongly ----------------------------------------------------------------------
@@ -219,50 +201,47 @@ def test_a_second_interrupt_does_not_leave_it_open(panel):
     assert drawers() == []
 
 
-def test_an_interrupt_while_it_opens_waits_until_it_is_open(settings):
+def test_an_interrupt_while_it_opens_waits_until_it_is_open(settings, reporter):
     """Opening imports what it draws with, and an interrupt can get lost in an import."""
-
-    class Interrupted(Recorder):
-        def open(self, snapshot):
-            os.kill(os.getpid(), signal.SIGINT)
-            super().open(snapshot)
-
-    reporter = Interrupted()
+    reporter.open.side_effect = lambda snapshot: os.kill(os.getpid(), signal.SIGINT)
     with (
         pytest.raises(RunStopped, match="stopped by you"),
         Panel("run", settings=settings, reporter=reporter),
     ):
         pytest.fail("it came no further")
-    assert "stopped by you" in reporter.closed_with.html and len(reporter.calls) > 1 and drawers() == []
+    (last,) = reporter.close.call_args.args
+    assert "stopped by you" in last.html and drawers() == []
 
 
 # -- drawing --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", ["open", "draw", "close"])
-def test_a_reporter_that_fails_does_not_fail_the_run_and_is_told_once(settings, where):
-    reporter = Recorder(fails_in=(where,))
+def test_a_reporter_that_fails_does_not_fail_the_run_and_is_told_once(settings, reporter, where):
+    getattr(reporter, where).side_effect = RuntimeError(f"no front end for {where}")
     said = pytest.warns(UserWarning, match=f"'run' could not be drawn.*no front end for {where}")
     with said, Panel("run", settings=settings, reporter=reporter) as panel:
         train(panel)
-        until(lambda: where != "draw" or reporter.calls.count("draw") > 1)
+        until(lambda: where != "draw" or reporter.draw.call_count > 1)
     assert len(said) == 1 and panel.state.status == "finished"
 
 
-def test_a_panel_that_may_be_open_once_travels_as_text_and_its_clock_moves_where_nothing_happens(settings):
+def test_a_panel_that_may_be_open_once_travels_as_text_and_its_clock_moves_where_nothing_happens(
+    settings, reporter
+):
     class Exclusive(LivePanel):
         exclusive = True
         view = staticmethod(lambda run, now: Shown())
 
-    reporter = Recorder()
     with Exclusive("one", settings=settings, reporter=reporter) as panel:
         assert Exclusive.current() is panel and Panel.current() is None
         with pytest.raises(BadInput, match="'one' is open"), Exclusive("two", settings=settings):
             pass
         assert pickle.loads(pickle.dumps(panel)) == "Exclusive('one', running)"
-        until(lambda: len(reporter.drawn) > 1)
+        until(lambda: reporter.draw.call_count > 1)
     assert Exclusive.current() is None
-    assert f"{panel.run_id}/run_record.json" in reporter.closed_with.html
+    (last,) = reporter.close.call_args.args
+    assert f"{panel.run_id}/run_record.json" in last.html
 
 
 def test_a_failure_from_which_a_run_went_on_is_not_what_ended_it(panel, settings):

@@ -15,38 +15,31 @@ from runs_told import T0, Run
 FILES = [("workers' logs", "/logs/of <run>"), ("run record", "/record.json")]
 
 
-class On:
-    """A reporter that is given the snapshots of a run, as a panel does."""
+def begin(reporter, **options):
+    run = Run("03-torch", phase="starting", **options)
+    reporter.open(run.drawn(60, FILES))
+    return run
 
-    def __init__(self, reporter):
-        self.reporter = reporter
 
-    def __getattr__(self, name):
-        return getattr(self.reporter, name)
+def show(reporter, run):
+    reporter.draw(run.drawn(60, FILES))
 
-    def show(self, run, method="draw", at=60):
-        getattr(self.reporter, method)(run.drawn(at, FILES))
 
-    def begin(self, **options):
-        run = Run("03-torch", phase="starting", **options)
-        self.show(run, "open")
-        return run
-
-    def end(self, run, status="finished", at=62):
-        run.state.end(status, T0 + at)
-        self.show(run, "close")
+def end(reporter, run, status="finished", at=62):
+    run.state.end(status, T0 + at)
+    reporter.close(run.drawn(60, FILES))
 
 
 def follow(reporter, run, *, epochs=3, report=True):
     """A whole run, drawn after every event."""
     for epoch in range(epochs):
-        reporter.show(run("phase", 9, name="loading"))
+        show(reporter, run("phase", 9, name="loading"))
         for k in range(51):
             at = 10 + epoch * 10 + k / 10
             run.step(at, epoch=epoch, step=k, seconds=k / 10, epochs=epochs, total=50, done=k == 50)
-            reporter.show(run)
+            show(reporter, run)
         if report:
-            reporter.show(run("report", metrics={"loss": 1 / (epoch + 1)}, epoch=epoch))
+            show(reporter, run("report", metrics={"loss": 1 / (epoch + 1)}, epoch=epoch))
 
 
 # -- lines ----------------------------------------------------------------------------------------------
@@ -59,11 +52,11 @@ def lines(capsys):
 
 
 def test_a_line_for_each_phase_and_epoch_and_none_for_a_step(capsys):
-    reporter = On(TextReporter())
+    reporter = TextReporter()
     for _ in range(2):  # a second run is reported from its beginning
-        run = reporter.begin(engine="Ray Train", world_size=2, dataset="digits", rows=1437)
+        run = begin(reporter, engine="Ray Train", world_size=2, dataset="digits", rows=1437)
         follow(reporter, run)
-        reporter.end(run)
+        end(reporter, run)
     printed = lines(capsys)
     assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
     assert [line.partition(" · ")[0] for line in printed[: len(printed) // 2]] == [
@@ -75,13 +68,13 @@ def test_a_line_for_each_phase_and_epoch_and_none_for_a_step(capsys):
 
 
 def test_prints_are_shown_once_and_a_failure_is_one_line_at_once_and_whole_at_the_end(capsys):
-    reporter = On(TextReporter())
-    run = reporter.begin(world_size=2)("print", text="one\ntwo", rank=1)
+    reporter = TextReporter()
+    run = begin(reporter, world_size=2)("print", text="one\ntwo", rank=1)
     for _ in range(3):
-        reporter.show(run)
+        show(reporter, run)
     text = "loop, cell 5, line 3\n    1 / 0\nValueError: boom"
-    reporter.show(run("failure", rank=1, text=text))
-    reporter.end(run, "failed", at=5)
+    show(reporter, run("failure", rank=1, text=text))
+    end(reporter, run, "failed", at=5)
     assert lines(capsys)[2:] == [
         "[rank 1] one",
         "two",
@@ -128,7 +121,7 @@ def published(tmp_path, monkeypatch):
 
 @pytest.fixture
 def reporter(published):
-    return On(WidgetReporter())
+    return WidgetReporter()
 
 
 @pytest.fixture
@@ -144,13 +137,13 @@ def test_the_panel_is_displayed_once_and_replaced_at_the_end(reporter, published
     from ipywidgets.widgets.widget import _instances
 
     before = set(_instances)
-    run = reporter.begin()
+    run = begin(reporter)
     assert "starting workers" in reporter._body.value and "03-torch" in reporter._title.value
     follow(reporter, run)
     assert "step 50 of 50" in reporter._body.value and "0.333" in reporter._body.value
     ((data, identity, update),) = published
     assert "application/vnd.jupyter.widget-view+json" in data and not update
-    reporter.end(run)
+    end(reporter, run)
     _, (data, again, update) = published
     assert (again, update, set(data)) == (identity, True, {"text/html", "text/plain"})
     assert "loss 0.333" in data["text/html"] and "/record.json" in data["text/html"]
@@ -159,20 +152,20 @@ def test_the_panel_is_displayed_once_and_replaced_at_the_end(reporter, published
 
 
 def test_a_screen_reader_is_told_of_phases_and_failures_and_not_of_steps(reporter):
-    run = reporter.begin()
+    run = begin(reporter)
     read = []
     reporter._aloud.observe(
         lambda change: read.append(" ".join(re.sub("<[^>]*>", "", change.new).split())), "value"
     )
     follow(reporter, run, report=False)
-    reporter.show(run("failure", text="ValueError: no <rows>", rank=1))
-    reporter.show(run)
+    show(reporter, run("failure", text="ValueError: no <rows>", rank=1))
+    show(reporter, run)
     assert read == ["loading data", "training", "rank 1 failed: ValueError: no &lt;rows&gt;"]
 
 
 def test_a_front_end_that_delivers_clicks_late_has_no_buttons(reporter, monkeypatch):
     monkeypatch.setenv("VSCODE_PID", "7")
-    reporter.begin()
+    begin(reporter)
     widgets = _instances_of(reporter._box)
     assert not [widget for widget in widgets if widget.__class__.__name__ == "Button"]
     assert any("stop it with the kernel" in getattr(widget, "value", "") for widget in widgets)
@@ -186,9 +179,9 @@ def _instances_of(box):
 
 def test_a_click_that_comes_after_the_end_interrupts_nothing(reporter, interrupts):
     """Without subshells it waits in the queue until the cell is done; the next cell must not suffer."""
-    run = reporter.begin()
+    run = begin(reporter)
     (button,) = [widget for widget in _instances_of(reporter._box) if widget.__class__.__name__ == "Button"]
-    reporter.end(run)
+    end(reporter, run)
     reporter._on_stop(button)
     os.kill(os.getpid(), signal.SIGINT)  # one of our own: what came before it is there by then
     until(lambda: interrupts)
@@ -197,6 +190,6 @@ def test_a_click_that_comes_after_the_end_interrupts_nothing(reporter, interrupt
 
 def test_without_ipython_it_ends_in_a_line(capsys):
     """LABKIT_PANEL=widgets in a script: there is nothing to display them."""
-    reporter = On(WidgetReporter())
-    reporter.end(reporter.begin(), at=3)
+    reporter = WidgetReporter()
+    end(reporter, begin(reporter), at=3)
     assert "03-torch: finished after 3.0 s: start 3.0 s" in capsys.readouterr().out
