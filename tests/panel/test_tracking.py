@@ -13,8 +13,6 @@ import warnings
 from collections import UserDict
 
 import numpy as np
-import pandas
-import pyarrow
 import pytest
 
 from labkit.settings import NODE_NAME
@@ -68,15 +66,10 @@ def array(*shape):
 @pytest.mark.parametrize(
     ("batch", "rows"),
     [
-        (array(64, 28, 28), 64),
-        ([array(64, 784), array(64)], 64),
         (({"image": array(32, 28), "mask": array(32)}, array(32)), 32),
         (UserDict(ids=array(32, 7), labels=array(32)), 32),  # as transformers' BatchEncoding
         ({"name": ["a"] * 32, "inputs": {"ids": array(32, 3)}}, 32),
-        (pandas.DataFrame({"x": range(7), "y": range(7)}), 7),
-        (pyarrow.table({"x": range(7), "y": range(7)}), 7),
         (array(), None),
-        (None, None),
         ({}, None),
     ],
 )
