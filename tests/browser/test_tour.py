@@ -13,19 +13,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/panel/", "labkit/work
 TRAINING = "with panel.watch(trainer):\n    together = trainer.fit()"
 
 
-@pytest.fixture(scope="module")
-def folder(root, tmp_path_factory):
-    """The notebooks, copied: what a browser saves must not come into the checkout."""
-    folder = tmp_path_factory.mktemp("lab")
-    shutil.copytree(root / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns("*.mine-*"))
-    return folder
-
-
-def test_a_worker_is_killed_and_the_panel_shows_how_the_run_goes_on(home, folder, chromium):
-    cells = nbformat.read(folder / "notebooks" / "tour.ipynb", as_version=4).cells
+def test_a_worker_is_killed_and_the_panel_shows_how_the_run_goes_on(home, root, tmp_path, chromium):
+    # Copied: what a browser saves must not come into the checkout.
+    shutil.copytree(root / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns("*.mine-*"))
+    cells = nbformat.read(tmp_path / "notebooks" / "tour.ipynb", as_version=4).cells
     training = next(k for k, cell in enumerate(cells) if cell.source.endswith(TRAINING))
     film, seen = Film(), []
-    with served(folder) as address, browser(chromium) as page:
+    with served(tmp_path) as address, browser(chromium) as page:
         tour = NotebookPage(page, address.format("notebooks/tour.ipynb"))
         card = page.locator(f".jp-Cell[data-windowed-list-index='{training}'] .lk-card").first
 

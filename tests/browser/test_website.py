@@ -1,9 +1,7 @@
 """The site as a reader sees it, built from the notebooks that the tests before this one have run."""
 
-import functools
-import http.server
+import mimetypes
 import re
-import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import examples
 import website
 from jupyterlab import browser, new_page, readable_everywhere
 from labkit.errors import LabError
+from web import serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("tools/website.py"), pytest.mark.browser]
 
@@ -42,15 +41,14 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(site):
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
+    def answer(path):
+        file = site / path.partition("?")[0].lstrip("/")
+        if not file.is_file():
+            return 404, {}, b""
+        return 200, {"Content-Type": mimetypes.guess_type(file)[0]}, file.read_bytes()
 
-    handler = functools.partial(Quiet, directory=site)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving(answer) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
