@@ -213,10 +213,8 @@ def test_validated_metrics_have_a_curve():
     for epoch in (0, 1):
         run("report", 20 + epoch, metrics={"epoch": epoch, "loss": 1.0}).saved(epoch, 20 + epoch)
     run.decided(0, 30, accuracy=0.5).decided(1, 40, accuracy=0.75)
-    svg = picture(live(run))
-    assert "accuracy 0.750" in svg.get("aria-label")
-    paths = [path.get("d") for path in svg.iter("path") if path.get("stroke-dasharray") == "4 3"]
-    assert any(re.match(r"M92\.0 .*L150\.0 ", path) for path in paths), paths
+    _, validated = run.shown(50).plot.curves
+    assert (validated.name, validated.points) == ("accuracy 0.750", [(1.0, 0.5), (2.0, 0.75)])
 
 
 # -- the parts of a step, and what they say --------------------------------------------------------------
