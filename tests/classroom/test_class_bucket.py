@@ -1,6 +1,7 @@
 """A class in a bucket of the lab's own object store."""
 
 import json
+import secrets
 
 import pytest
 
@@ -23,9 +24,7 @@ def place(store, tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
     for name, key in zip(("ACCESS", "SECRET"), store.read_keys(), strict=True):
         monkeypatch.setenv(f"LABKIT_S3_{name}_KEY", key)
-    return (
-        f"{store.endpoint}/{store.bucket(f'class-{tmp_path.name[-8:]}'.strip('-_').replace('_', '-'))}/today"
-    )
+    return f"{store.endpoint}/{store.bucket(f'class-{secrets.token_hex(4)}')}/today"
 
 
 def page(place, tmp_path):
