@@ -17,9 +17,8 @@ import os
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -59,6 +58,17 @@ _FIXES = {  # pattern: fix; `{0}` is the pattern's group
 _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
 
+@dataclass
+class _Launch:
+    """One call of `run`. Before the first call in a block, it stands for that block."""
+
+    kind: str = ""  # what was launched: "function", "file", or nothing yet
+    failures_before: int = 0  # of an earlier call, whose failure the reader has caught
+    logged_before: int = 0  # characters
+    begun: set[int] = field(default_factory=set)  # ranks
+    returned: set[int] = field(default_factory=set)  # ranks
+
+
 class SparkPanel(Panel):
     """The panel of a run of TorchDistributor; see `labkit.panel.panel.Panel` for its arguments."""
 
@@ -69,13 +79,7 @@ class SparkPanel(Panel):
         super().__init__(name, **{"engine": "TorchDistributor", **about})
         self._distributor: Any = None
         self._log: Path | None = None
-        self._launched = ""  # what `run` was called with: "function", "file", or nothing yet
-        self._launched_at: float | None = None  # while `run` runs; by `time.monotonic`
-        self._begun: set[int] = set()  # ranks
-        self._returned: set[int] = set()  # ranks
-        # What an earlier `run` in the block has left, whose failure the reader has caught.
-        self._failed_before = 0
-        self._logged_before = 0  # characters
+        self._launch = _Launch()
 
     def watch(self, distributor: Any) -> "SparkPanel":
         """Follow `distributor` in a ``with`` block around its ``run()``.
@@ -100,9 +104,9 @@ class SparkPanel(Panel):
         if event.run != self.run_id:
             return
         if isinstance(event, Worker):
-            self._begun.add(event.rank)
+            self._launch.begun.add(event.rank)
         elif isinstance(event, Returned):
-            self._returned.add(event.rank)
+            self._launch.returned.add(event.rank)
         elif isinstance(event, Failure):
             if self._has_failed():
                 return
@@ -127,16 +131,13 @@ class SparkPanel(Panel):
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
         """Follow the distributor's `run`, and set the variables that ranks on this machine inherit."""
-        over = threading.Event()
-        self._launched = ""
-        self._failed_before = self._logged_before = 0
+        self._launch = _Launch()
         self._log = self._folder() / f"{self.run_id}.log"
         variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": prepared.LOOPBACK}
         variables = {name: value for name, value in variables.items() if name not in os.environ}
         ours = prepared.current(self.settings.home)
         if ours is not None:
             variables |= ours.mark
-        threading.Thread(target=self._notice_silence, args=[over], name="labkit-silence", daemon=True).start()
         distributor = self._distributor
         if distributor is not None:
             distributor.run = self._followed(distributor.run)
@@ -145,7 +146,6 @@ class SparkPanel(Panel):
             with variables_set(variables):
                 yield
         finally:
-            over.set()
             if distributor is not None:
                 vars(distributor).pop("run", None)
                 vars(distributor).pop("_train_on_dataframe", None)
@@ -153,7 +153,7 @@ class SparkPanel(Panel):
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         if error is not None:
             self._cancel()
-        elif self._launched and not self.state.note and not self._followed_a_loop():
+        elif self._launch.kind and not self.state.note and not self._followed_a_loop():
             self._say(_NOTHING_SEEN)
         return error
 
@@ -177,7 +177,7 @@ class SparkPanel(Panel):
         """Return the error for the failure that the state has; `text` is Spark's own error."""
         failure = self.state.failures[-1]
         if failure.rank is None:
-            fact = failure.message if self._begun else f"no rank was started: {failure.message}"
+            fact = failure.message if self._launch.begun else f"no rank was started: {failure.message}"
         elif failure.text.startswith("killed"):
             fact = f"rank {failure.rank} was {failure.text}"
         elif failure.message.startswith("SystemExit") and self._reason():
@@ -193,18 +193,11 @@ class SparkPanel(Panel):
 
         def followed(what: Any, *args: Any, **kwargs: Any) -> Any:
             function, args = self._as_function(what, args, kwargs)
-            self._launched = "function" if callable(what) else "file"
-            self._begun = set()
-            self._returned = set()
-            self._failed_before = len(self.state.failures)
-            self._logged_before = len(self._logged())
-            assert self._log is not None  # `__enter__` has chosen it
-            self._launched_at = time.monotonic()
-            try:
-                with _captured(self._log):
-                    result = run(TrackedFunction(function, self.tracker), *args, **kwargs)
-            finally:
-                self._launched_at = None
+            kind = "function" if callable(what) else "file"
+            self._launch = _Launch(kind, len(self.state.failures), len(self._logged()))
+            assert self._log is not None  # `surroundings` has chosen it
+            with self._silence_noticed(), _captured(self._log):
+                result = run(TrackedFunction(function, self.tracker), *args, **kwargs)
             self._raise_hidden_failure()
             if isinstance(result, dict):  # its numbers, not the single weights of a state_dict
                 numbers = {name: value for name, value in result.items() if isinstance(value, (int, float))}
@@ -247,28 +240,28 @@ class SparkPanel(Panel):
         size = self._distributor.num_processes
 
         def is_decided() -> bool:
-            return len(self._returned) >= size or self._has_failed()
+            return len(self._launch.returned) >= size or self._has_failed()
 
         wait_until(is_decided, seconds=_LATE_SECONDS)
         if self._has_failed():
             with self.update():
                 self._keep_killed()
             raise self._run_failed()
-        missing = sorted(set(range(size)) - self._returned)
+        missing = sorted(set(range(size)) - self._launch.returned)
         # In local mode torchrun's word is always in the log: a rank may have left with os._exit(0).
-        lost = [rank for rank in missing if rank in self._begun and not self._distributor.local_mode]
+        lost = [rank for rank in missing if rank in self._launch.begun and not self._distributor.local_mode]
         if lost or (missing and _spark.TORCHRUN_FAILED in self._log_end()):
             ranks = " and ".join(f"rank {rank}" for rank in lost or missing)
             with self.update() as state:
                 state.fail(f"{ranks} did not return: {self._reason() or 'the log has no reason'}", None)
                 self._keep_killed()
             raise self._run_failed()
-        if not self._begun:  # ranks on other machines may not reach this process
+        if not self._launch.begun:  # ranks on other machines may not reach this process
             self._say("No rank was heard, so the panel doesn't know how the ranks ended: read the log")
 
     def _has_failed(self) -> bool:
         """Return whether a rank of this `run` has failed, or of the one before if none runs."""
-        return len(self.state.failures) > self._failed_before
+        return len(self.state.failures) > self._launch.failures_before
 
     def _say(self, sentence: str) -> None:
         with self.update() as state:
@@ -278,21 +271,27 @@ class SparkPanel(Panel):
         workers = self.state.workers.values()
         return bool(self.state.metrics()) or any(worker.made or worker.rows for worker in workers)
 
-    def _notice_silence(self, over: threading.Event) -> None:
-        """Report what is known while no rank has begun, so that a hang isn't silent."""
-        while not over.wait(1.0):
-            began = self._launched_at
-            if began is None or self._begun or self.state.hang:
-                continue
-            if time.monotonic() - began <= _SILENT_SECONDS:
-                continue
-            words = [f"no word of a rank for {_SILENT_SECONDS:.0f} s"]
-            if prepared.current(self.settings.home):
-                words.append(f"{len(self._processes())} of {self.state.world_size} rank processes run")
-            last_line = (self._log_end().strip().splitlines() or ["nothing"])[-1]
-            words.append(f"printed last: {last_line[:200]}")
-            with self.update() as state:
-                state.hang = words
+    @contextlib.contextmanager
+    def _silence_noticed(self) -> Iterator[None]:
+        """If no rank begins in this block for a minute, show what is known, so that a hang isn't silent."""
+        timer = threading.Timer(_SILENT_SECONDS, self._report_silence)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _report_silence(self) -> None:
+        if self._launch.begun:
+            return
+        lines = [f"no word of a rank for {_SILENT_SECONDS:.0f} s"]
+        if prepared.current(self.settings.home):
+            lines.append(f"{len(self._processes())} of {self.state.world_size} rank processes run")
+        last_line = (self._log_end().strip().splitlines() or ["nothing"])[-1]
+        lines.append(f"printed last: {last_line[:200]}")
+        with self.update() as state:
+            state.hang = lines
 
     def _cancel(self) -> None:
         """Cancel the Spark job, and end the ranks on this machine."""
@@ -322,13 +321,13 @@ class SparkPanel(Panel):
 
     def _log_end(self) -> str:
         """Return the last of what this `run` has printed."""
-        return self._logged()[self._logged_before :][-_LOG_END:]
+        return self._logged()[self._launch.logged_before :][-_LOG_END:]
 
     def _keep_killed(self) -> None:
         """If a rank was killed, make that the failure: the others then report a lost connection."""
         killed = _spark.KILLED.search(self._log_end())
         if killed is not None:
-            del self.state.failures[self._failed_before :]
+            del self.state.failures[self._launch.failures_before :]
             self.state.fail(f"killed ({killed[2]})", int(killed[1]))
 
     def _reason(self) -> str:
@@ -346,7 +345,7 @@ class SparkPanel(Panel):
             return f"read {self._log}, in which everything is that torchrun and the ranks have printed"
         name = missing[1].partition(".")[0]
         package = "a package must be installed on every node"
-        if self._launched == "file":
+        if self._launch.kind == "file":
             return f"start the notebook in the folder that has {name}, or install it: {package}"
         return (
             f"from pyspark import cloudpickle; import {name}; cloudpickle.register_pickle_by_value({name}) "
