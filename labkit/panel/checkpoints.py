@@ -26,6 +26,7 @@ class CheckpointState:
     begun_at: float | None = None  # when the validation began; the last time, if it was started again
     decided_at: float | None = None  # when `late` was there
     seconds: float | None = None  # that the validation took in its own process
+    validator: int | None = None  # the pid of that process
     deleted: bool = False  # `num_to_keep` checkpoints ranked above it
 
     @property

@@ -644,6 +644,7 @@ class TrainingRun(Run):
         checkpoint = self._checkpoint(event)
         checkpoint.begun_at = event.at
         checkpoint.seconds = event.seconds
+        checkpoint.validator = event.process
         if event.seconds is not None:
             checkpoint.begun_at -= event.seconds
             checkpoint.reason = " ".join(event.text.split())

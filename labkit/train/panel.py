@@ -38,7 +38,7 @@ from labkit.panel.training import TrainingRun
 from labkit.storage import check_run_name, hint_for
 from labkit.storage.folders import shown_folder
 from labkit.train import callbacks, hang
-from labkit.worker.events import Checkpoint, Event, Failure, Validation
+from labkit.worker.events import Checkpoint, Event, Failure
 from labkit.worker.mailbox import Mailbox
 from labkit.worker.remote import TrackedFunction
 
@@ -50,11 +50,14 @@ _LARGEST = 1_000_000  # bytes of a pickled function; a small model fits, a data 
 _OF_RAY = (ray.train.TrainingFailedError, ray.exceptions.RayError)  # RayError: the end of the controller
 
 
-class _EndedValidation(NamedTuple):
-    """A validation whose process is gone."""
+class _Ending(NamedTuple):
+    """What ended a run, as Ray's error tells it."""
 
-    text: str
-    pid: int | None
+    text: str  # a short traceback, or how a process ended
+    rank: int | None = None  # whose failure it was; None for the controller and validations
+    died: str = ""  # Ray's message, if a process is gone
+    pid: int | None = None  # of that process, if the panel knows it
+    is_of_validation: bool = False
 
 
 class TrainPanel(Panel):
@@ -64,10 +67,11 @@ class TrainPanel(Panel):
     ``train_loop_config``, or the argument `epochs` or `steps` here.
     """
 
+    _ending: _Ending  # of a run that failed with an error of Ray
+
     def __init__(self, name: str, **options: Any) -> None:
         self._trainer: Any = None
         self._interrupts: callbacks.Interrupts | None = None
-        self._validators: dict[str, int | None] = {}  # by path of a checkpoint: the process that validates it
         super().__init__(name, **{"engine": "Ray Train", **options})
 
     @interrupts.stoppable("the checks before the start", left="Nothing has been started")
@@ -204,115 +208,107 @@ class TrainPanel(Panel):
         return error
 
     def receive(self, event: Event) -> None:
-        """Take in an event, with what only this process knows: how a rank or a validation ended."""
+        """Take in an event, with what only this process knows: how a rank ended."""
         if isinstance(event, Failure) and event.died:
             text = f"{event.text}: {ends.how_it_ended(event.died, self._pid(event.rank))}"
             event = dataclasses.replace(event, text=text)
-        elif isinstance(event, Validation) and event.seconds is None:
-            self._validators[event.path] = event.process
         super().receive(event)
 
     def failure_text(self, error: BaseException) -> str:
-        text = str(error)
-        of_workers = _worker_failures(error)
-        if of_workers:
-            failure = callbacks.first_failure(of_workers)
-            if failure.died:
-                return f"{failure.text}: {ends.how_it_ended(failure.died, self._pid(failure.rank))}"
-            if failure.text.startswith(f"rank {failure.rank} "):
-                return failure.text
-        ended = self._ended_validation(error)
-        if ended is not None:
-            return ended.text
-        if _is_of_controller(error) and ends.is_an_end(text):
-            is_reported = isinstance(error, ray.train.TrainingFailedError)  # by the controller
-            who = "a process of the run" if is_reported else "the controller of the run"
-            return f"{who} is gone: {ends.how_it_ended(text)}"
-        if of_workers:
-            return tracebacks.shorten_text(callbacks.text_of_cause(error))
-        if isinstance(error, _OF_RAY):  # the workers' tracebacks are in its message alone
-            return tracebacks.shorten_text(text)
-        return super().failure_text(error)
+        return self._ending.text if isinstance(error, _OF_RAY) else super().failure_text(error)
+
+    def keep_failure(self, error: BaseException) -> None:
+        if not isinstance(error, _OF_RAY):
+            super().keep_failure(error)
+            return
+        self._ending = self._find_ending(error)
+        before = len(self.state.failures)
+        super().keep_failure(error)
+        if len(self.state.failures) > before:
+            self.state.failures[-1].rank = self._ending.rank
+
+    def _find_ending(self, error: BaseException) -> _Ending:
+        """Return what ended a run that raised an error of Ray."""
+        if isinstance(error, ray.train.WorkerGroupError):
+            rank, text, died = callbacks.first_failure(error.worker_failures)
+            pid = self._pid(rank)
+            if died:
+                text = f"{text}: {ends.how_it_ended(died, pid)}"
+            elif not text.startswith(f"rank {rank} "):
+                text = tracebacks.shorten_text(callbacks.text_of_cause(error))
+            return _Ending(text, rank, died, pid)
+        message = str(error)
+        if not ends.is_an_end(message):
+            return _Ending(tracebacks.shorten_text(message))  # which has the workers' tracebacks
+        validation, pid = self._ended_validation(error)
+        how = ends.how_it_ended(message, pid)
+        if validation:
+            return _Ending(f"{validation} ended: {how}", None, message, pid, is_of_validation=True)
+        is_reported = isinstance(error, ray.train.TrainingFailedError)  # by the controller
+        who = "a process of the run" if is_reported else "the controller of the run"
+        return _Ending(f"{who} is gone: {how}", died=message)
+
+    def _ended_validation(self, error: BaseException) -> tuple[str, int | None]:
+        """Return which validation's process is gone, and its pid; "" if that is of another process."""
+        if not isinstance(error, ray.train.ControllerError):
+            return "", None
+        for checkpoint in reversed(self.state.checkpoints):
+            if checkpoint.validating:
+                return f"the validation of {checkpoint.label}", checkpoint.validator
+        # A run has no other tasks than its validations.
+        of_task = "executing this task" in str(error) or ends.LOW_MEMORY in str(error)
+        if self._trainer.validation_config is not None and of_task:
+            return "a validation", None
+        return "", None
 
     def _pid(self, rank: int | None) -> int | None:
         """Return the latest process of a rank; None if it isn't known, or its node isn't here, or no more."""
         worker = None if rank is None else self.state.workers.get(rank)
         return worker.pid if worker is not None and hang.is_here(worker.node) else None
 
-    def keep_failure(self, error: BaseException) -> None:
-        before = len(self.state.failures)
-        super().keep_failure(error)
-        if len(self.state.failures) == before:
-            return
-        latest = self.state.failures[-1]
-        of_workers = _worker_failures(error)
-        if _is_of_controller(error):
-            latest.rank = None
-        elif of_workers:
-            latest.rank = callbacks.causing_rank(of_workers)
-
     def translate(self, error: BaseException) -> BaseException | None:
         if not isinstance(error, _OF_RAY):
             return self._refused_by_ray(error)
-        failure = self.state.failures[-1]
-        ended = self._ended_validation(error)
-        died = _rays_message(error)
-        of_worker = isinstance(error, ray.train.WorkerGroupError)
-        who = f"rank {failure.rank}" if of_worker else "the controller of the run"
-        fact = failure.message
-        is_whole = ended is not None or (died and not of_worker)
-        if not is_whole and not fact.startswith(who):
-            fact = f"{who} raised {fact}"
+        ending = self._ending
+        message = self.state.failures[-1].message
+        is_of_rank = ending.rank is not None
+        who = f"rank {ending.rank}" if is_of_rank else "the controller of the run"
+        is_whole = ending.died and not is_of_rank
+        fact = message if is_whole or message.startswith(who) else f"{who} raised {message}"
         for rank in sorted(self.state.empty):
             fact += f"; rank {rank} had no rows: the shard is empty"
         fixes: list[str | None]
-        if ended is not None:
+        if ending.is_of_validation:
             again = "correct the validation function: it is called for this checkpoint again"
-            fixes = [_in_its_log(ended.pid), again]
-        elif died:
-            fixes = [known_fix(died), _in_its_log(ends.process_of(died, self._pid(failure.rank)))]
+            fixes = [_in_its_log(ending.pid), again]
+        elif ending.died:
+            fixes = [known_fix(ending.died), _in_its_log(ends.process_of(ending.died, ending.pid))]
         else:
-            fixes = [self._fix(error, failure.message)]
-        if self.state.kept or died:
-            fixes.append(self._resume_fix(of_worker=of_worker))
+            fixes = [self._fix(str(error), message)]
+        if self.state.kept or ending.died:
+            fixes.append(self._resume_fix(is_of_rank=is_of_rank))
         return RunFailed(f"finish the run {self.state.name!r}", fact, ". ".join(filter(None, fixes)))
 
-    def _resume_fix(self, *, of_worker: bool) -> str:
+    def _resume_fix(self, *, is_of_rank: bool) -> str:
         fix = (
             f"fit() with the same storage and RunConfig(name={self._run_name!r}) "
             "goes on from the last checkpoint"
         )
-        if of_worker:  # what fails in the controller, such as a validation that dies, isn't tried again
+        if is_of_rank:  # what fails in the controller, such as a validation that dies, isn't tried again
             fix += "; RunConfig(failure_config=FailureConfig(max_failures=1)) does that by itself"
         return fix
 
-    def _fix(self, error: BaseException, message: str) -> str:
+    def _fix(self, text: str, message: str) -> str:
         """Return the known fix, or where to look: in the panel only if that shows a line of the reader's."""
-        fix = known_fix(str(error)) or hint_for(message)
+        fix = known_fix(text) or hint_for(message)
         if fix:
             return fix
-        if tracebacks.shows_own(str(error)):
+        if tracebacks.shows_own(text):
             return "the panel above shows where"
         logs = _log_dir()
         if logs is None:
             return "`ray logs cluster` says more"
         return f"the logs in {logs / 'train'} say more"
-
-    def _ended_validation(self, error: BaseException) -> _EndedValidation | None:
-        """Return the validation whose process is gone, which ends a run; None if another error ended it."""
-        text = str(error)
-        if not isinstance(error, ray.train.ControllerError) or not ends.is_an_end(text):
-            return None
-        for checkpoint in reversed(self.state.checkpoints):
-            if checkpoint.validating and checkpoint.path in self._validators:
-                pid = self._validators[checkpoint.path]
-                how = ends.how_it_ended(text, pid)
-                return _EndedValidation(f"the validation of {checkpoint.label} ended: {how}", pid)
-        # A run has no other tasks than its validations.
-        of_task = "executing this task" in text or ends.LOW_MEMORY in text
-        if self._trainer.validation_config is not None and of_task:
-            return _EndedValidation(f"a validation ended: {ends.how_it_ended(text)}", None)
-        return None
 
     def _refused_by_ray(self, error: BaseException) -> BaseException | None:
         """Return what to raise for an argument that Ray refuses before anything starts."""
@@ -518,24 +514,6 @@ def _log_dir() -> Path | None:
 def _was_raised_in_ray(error: BaseException) -> bool:
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     return bool(modules) and modules[-1].startswith("ray.")
-
-
-def _is_of_controller(error: BaseException) -> bool:
-    return isinstance(error, _OF_RAY) and not isinstance(error, ray.train.WorkerGroupError)
-
-
-def _worker_failures(error: BaseException) -> dict[int, Any]:
-    """Return what the workers raised, by rank; nothing if another error ended the run."""
-    return error.worker_failures if isinstance(error, ray.train.WorkerGroupError) else {}
-
-
-def _rays_message(error: BaseException) -> str:
-    """Return Ray's message on the process that is gone, of a rank or the controller; "" if none is."""
-    of_workers = _worker_failures(error)
-    if of_workers:
-        return callbacks.first_failure(of_workers).died
-    text = str(error)
-    return text if ends.is_an_end(text) else ""
 
 
 def _in_its_log(pid: int | None) -> str:
