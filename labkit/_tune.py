@@ -24,7 +24,7 @@ from ray.tune.experiment import Experiment
 from ray.tune.result import AUTO_RESULT_KEYS
 from ray.tune.schedulers import HyperBandScheduler
 
-from labkit.settings import variables_set
+from labkit.settings import attributes_set, variables_set
 
 NAMES = {
     "ray.air.execution.resources.placement_group:remove_placement_group": "CPUs that Ray loses",
@@ -106,16 +106,11 @@ def last_time(scheduler: Any, trial: Any) -> float:
     return bracket._cumul_r if bracket is not None and bracket._halves == 0 else math.inf
 
 
-@contextlib.contextmanager
-def trainable_replaced(tuner: tune.Tuner, trainable: Callable[..., Any]) -> Iterator[None]:
-    """Let a sweep's trials run another function of the same name in this block."""
-    inner = tuner._local_tuner
-    before = inner._converted_trainable
-    inner._converted_trainable = trainable
-    try:
-        yield
-    finally:
-        inner._converted_trainable = before
+def trainable_replaced(
+    tuner: tune.Tuner, trainable: Callable[..., Any]
+) -> contextlib.AbstractContextManager[None]:
+    """Let a sweep's trials run another function of the same name in the block."""
+    return attributes_set(tuner._local_tuner, _converted_trainable=trainable)
 
 
 # -- while a sweep runs -------------------------------------------------------------------------------
@@ -144,13 +139,10 @@ def noting_interrupts() -> Iterator[Callable[[], bool]]:
             event.set()
         return event
 
-    module._setup_signal_catching = setup_and_keep
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, note)
-    try:
+    with attributes_set(module, _setup_signal_catching=setup_and_keep):
         yield lambda: any(event.is_set() for event in (early, *of_loops))
-    finally:
-        module._setup_signal_catching = setup
 
 
 @contextlib.contextmanager
@@ -177,11 +169,11 @@ def without_lost_cpus() -> Iterator[None]:
                 return remove(group)
             return threads.submit(remove_when_made, group)
 
-        module.remove_placement_group = ray.util.remove_placement_group = remove_later
-        try:
+        with (
+            attributes_set(module, remove_placement_group=remove_later),
+            attributes_set(ray.util, remove_placement_group=remove_later),
+        ):
             yield
-        finally:
-            module.remove_placement_group = ray.util.remove_placement_group = remove
 
 
 @contextlib.contextmanager

@@ -192,3 +192,19 @@ def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name, value in before.items():
             set_variable(name, value)
+
+
+@contextlib.contextmanager
+def attributes_set(target: Any, **values: Any) -> Iterator[None]:
+    """Set attributes of another project's object for the duration of the block, and put them back."""
+    before = {name: vars(target)[name] for name in values if name in vars(target)}
+    try:
+        for name, value in values.items():
+            setattr(target, name, value)
+        yield
+    finally:
+        for name in values:
+            if name in before:
+                setattr(target, name, before[name])
+            elif name in vars(target):
+                delattr(target, name)  # its class has it

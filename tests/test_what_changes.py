@@ -33,8 +33,15 @@ def is_pop_from_vars(node):
     return getattr(function, "attr", "") == "pop" and isinstance(function.value, ast.Call)
 
 
+def is_a_change_for_a_block(node):
+    """Whether this is ``attributes_set(target, name=…)``."""
+    return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "attributes_set"
+
+
 def put_back(tree):
-    """The attributes of other objects that a `finally` sets, deletes or takes out of `vars(…)`."""
+    """The attributes of other objects that are set for a block, or that a `finally` changes back."""
+    for node in filter(is_a_change_for_a_block, ast.walk(tree)):
+        yield from (keyword.arg for keyword in node.keywords)
     ends = [statement for block in ast.walk(tree) for statement in getattr(block, "finalbody", ())]
     for node in [node for statement in ends for node in ast.walk(statement)]:
         if is_a_replacement(node):

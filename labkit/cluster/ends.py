@@ -7,13 +7,13 @@ own cluster is the parent of most workers, so it knows their exit status or sign
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
 
 import psutil
 
 from labkit import _ray, cluster
 from labkit._ray import LOW_MEMORY
 from labkit.files import text_of
+from labkit.settings import attributes_set
 
 _WAIT = 0.5  # seconds for the fork server to notice the end of a process
 _BUSY = 20.0  # seconds that it may import something meanwhile
@@ -54,16 +54,9 @@ def how_it_ended(text: str, pid: int | None = None) -> str:
     return "it may have crashed or been killed, and Ray doesn't know which"
 
 
-@contextlib.contextmanager
-def quiet_deaths() -> Iterator[None]:
+def quiet_deaths() -> contextlib.AbstractContextManager[None]:
     """Keep Ray from printing, in the block, that a process died: a panel says it, without guesses."""
-    printer = _ray.log_printer()
-    before = printer.skip_re
-    printer.skip_re = _ray.PRINTED
-    try:
-        yield
-    finally:
-        printer.skip_re = before
+    return attributes_set(_ray.log_printer(), skip_re=_ray.PRINTED)
 
 
 def process_of(text: str, otherwise: int | None = None) -> int | None:

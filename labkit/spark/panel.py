@@ -29,7 +29,7 @@ from labkit.display import tracebacks
 from labkit.errors import BadInput, LabError, RunFailed
 from labkit.interrupts import wait_until
 from labkit.panel.panel import Panel
-from labkit.settings import variables_set
+from labkit.settings import attributes_set, variables_set
 from labkit.spark import prepared
 from labkit.spark.rank import RankTracker, run_file, run_module
 from labkit.worker.events import Event, Failure, Returned, Worker
@@ -139,16 +139,15 @@ class SparkPanel(Panel):
         if ours is not None:
             variables |= ours.mark
         distributor = self._distributor
+        followed: contextlib.AbstractContextManager = contextlib.nullcontext()
         if distributor is not None:
-            distributor.run = self._followed(distributor.run)
-            distributor._train_on_dataframe = self._followed(distributor._train_on_dataframe)
-        try:
-            with variables_set(variables):
-                yield
-        finally:
-            if distributor is not None:
-                vars(distributor).pop("run", None)
-                vars(distributor).pop("_train_on_dataframe", None)
+            followed = attributes_set(
+                distributor,
+                run=self._followed(distributor.run),
+                _train_on_dataframe=self._followed(distributor._train_on_dataframe),
+            )
+        with variables_set(variables), followed:
+            yield
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         if error is not None:

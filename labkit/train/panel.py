@@ -35,6 +35,7 @@ from labkit.display.formatting import size
 from labkit.errors import BadInput, RunFailed
 from labkit.panel.panel import Panel
 from labkit.panel.training import TrainingRun
+from labkit.settings import attributes_set
 from labkit.storage import check_run_name, hint_for
 from labkit.storage.folders import shown_folder
 from labkit.train import callbacks, hang
@@ -341,29 +342,26 @@ class TrainPanel(Panel):
     def _wired(self, trainer: Any) -> Iterator[None]:
         """Let the trainer report here in the block. A `RunConfig` may serve other trainers afterwards."""
         run = trainer.run_config
-        name = run.name
-        before = run.callbacks
-        loop = trainer.train_loop_per_worker
+        reports_to = run.callbacks
         validation = trainer.validation_config
-        try:  # an interrupt between two of these lines is undone as well
-            run.name = self._run_name
-            vars(run).pop("storage_context", None)  # Ray keeps what it made of the name
-            if self.trains_elsewhere():
-                run.callbacks = [*(before or []), callbacks.ReportCallback(self.tracker)]
-                if validation is not None:
-                    reporting = callbacks.ReportingValidator(validation.fn, self.tracker)
-                    trainer.validation_config = ray.train.ValidationConfig(
-                        reporting, validation.task_config, validation.ray_remote_kwargs
-                    )
-            trainer.train_loop_per_worker = TrackedFunction(loop, self.tracker)
-            yield
+        if self.trains_elsewhere():
+            reports_to = [*(reports_to or []), callbacks.ReportCallback(self.tracker)]
+            if validation is not None:
+                reporting = callbacks.ReportingValidator(validation.fn, self.tracker)
+                validation = ray.train.ValidationConfig(
+                    reporting, validation.task_config, validation.ray_remote_kwargs
+                )
+        loop = TrackedFunction(trainer.train_loop_per_worker, self.tracker)
+        try:
+            with (
+                attributes_set(run, name=self._run_name, callbacks=reports_to),
+                attributes_set(trainer, train_loop_per_worker=loop, validation_config=validation),
+            ):
+                vars(run).pop("storage_context", None)  # Ray keeps what it made of the name
+                yield
         finally:
-            trainer.train_loop_per_worker = loop
-            run.callbacks = before
-            run.name = name
             vars(run).pop("storage_context", None)
             vars(trainer).pop("_register_sigint_handler", None)
-            trainer.validation_config = validation
 
     def _look(self, over: threading.Event) -> None:
         while not over.wait(0.5):

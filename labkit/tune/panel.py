@@ -27,6 +27,7 @@ from labkit.cluster.fixes import known_fix
 from labkit.display import tracebacks
 from labkit.errors import BadInput, RunFailed
 from labkit.panel.base import LivePanel
+from labkit.settings import attributes_set
 from labkit.tune import sweep_view, trials
 from labkit.tune.reported import Iterations, names_of_tune, not_finite
 from labkit.tune.sweep import OVER, SweepRun, TrialState
@@ -313,27 +314,19 @@ class SweepPanel(LivePanel):
     def surroundings(self) -> Iterator[None]:
         """Let Tune call this panel, and print nothing itself; the reader's configuration stays unchanged."""
         run = self.plan.run
-        callbacks = run.callbacks
-        verbose = run.verbose
-        reporter = run.progress_reporter
-        run.callbacks = [*(callbacks or []), SweepCallback()]
-        run.verbose = 0
-        run.progress_reporter = tune.CLIReporter()  # the other one displays
-        try:
-            with (
-                _tune.without_noise(),
-                ends.quiet_deaths(),
-                self.plan.noting_stops(),
-                _tune.without_lost_cpus(),
-                _tune.noting_interrupts() as interrupted,
-                self._trials_followed(),
-            ):
-                self.interrupted = interrupted
-                yield
-        finally:
-            run.callbacks = callbacks
-            run.verbose = verbose
-            run.progress_reporter = reporter
+        callbacks = [*(run.callbacks or []), SweepCallback()]
+        reporter = tune.CLIReporter()  # the other one displays
+        with (
+            attributes_set(run, callbacks=callbacks, verbose=0, progress_reporter=reporter),
+            _tune.without_noise(),
+            ends.quiet_deaths(),
+            self.plan.noting_stops(),
+            _tune.without_lost_cpus(),
+            _tune.noting_interrupts() as interrupted,
+            self._trials_followed(),
+        ):
+            self.interrupted = interrupted
+            yield
 
     @contextlib.contextmanager
     def _trials_followed(self) -> Iterator[None]:

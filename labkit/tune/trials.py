@@ -23,6 +23,7 @@ from labkit.display import tracebacks
 from labkit.errors import BadInput, LabError
 from labkit.files import atomic_write
 from labkit.runs.record import setting
+from labkit.settings import attributes_set
 from labkit.storage import check_run_name
 from labkit.storage.folders import folder_of, shown_folder
 
@@ -291,11 +292,8 @@ class TunerPlan:
                 self.stopped.add(trial.trial_id)
             return decision
 
-        scheduler.on_trial_result = decide_and_note
-        try:
+        with attributes_set(scheduler, on_trial_result=decide_and_note):
             yield
-        finally:
-            del scheduler.on_trial_result
 
     def note_end(self, trial: Any) -> None:
         """Note that Tune is ending this one trial.
