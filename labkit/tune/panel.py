@@ -47,15 +47,16 @@ _LOOK_EVERY = 0.5  # seconds between two looks at all trials; the panel draws ab
 
 
 def _if_open(hook: Callable) -> Callable:
-    """Call `hook` with the panel that is open, if any; what the panel can't show does not end the sweep."""
+    """Call `hook` if a panel is open, its `panel`; what that can't show does not end the sweep."""
 
     @functools.wraps(hook)
     def call(self: "SweepCallback", *args: Any, **info: Any) -> None:
         panel = SweepPanel.current()
         if panel is None:
             return
+        self.panel = panel
         try:
-            hook(self, panel, *args, **info)
+            hook(self, *args, **info)
         except Exception as error:
             warnings.warn(
                 f"the panel can't follow the sweep, or keep its state: {error!r}",
@@ -71,6 +72,8 @@ class SweepCallback(tune.Callback):
     Tune pickles it into the sweep's folder: a process that restores the sweep has a panel of its own.
     """
 
+    panel: "SweepPanel"  # the one that is open; set before each hook
+
     def __init__(self) -> None:
         self._trials: Sequence[Any] = ()
         self._configs: dict[str, Any] = {}  # by trial, what is shown: Tune replaces one that it changes
@@ -83,86 +86,103 @@ class SweepCallback(tune.Callback):
         return type(self), ()
 
     @_if_open
-    def setup(self, panel: "SweepPanel", total_num_samples: int | None = None, **_: Any) -> None:
-        panel.handled = sys.exc_info()[1]
+    def setup(self, total_num_samples: int | None = None, **_: Any) -> None:
+        self.panel.handled = sys.exc_info()[1]
         if total_num_samples and total_num_samples < 10**6:  # more stands for "until stopped"
-            with panel.update() as state:
+            with self.panel.update() as state:
                 state.total = total_num_samples
 
     @_if_open
-    def on_step_begin(self, panel: "SweepPanel", trials: Sequence[Any], **_: Any) -> None:
+    def on_step_begin(self, trials: Sequence[Any], **_: Any) -> None:
         if not self._trials:  # before the first step, those of an interrupted sweep
             over = [trial.trial_id for trial in trials if trial.status in ("TERMINATED", "ERROR")]
-            panel.plan.ended.update(over)
-            with panel.update() as state:
+            self.panel.plan.ended.update(over)
+            with self.panel.update() as state:
                 state.over_before = len(over)
         self._trials = trials
 
     @_if_open
-    def on_step_end(self, panel: "SweepPanel", **_: Any) -> None:
+    def on_step_end(self, **_: Any) -> None:
         if time.monotonic() < self._next_look:  # a step takes a few milliseconds
             return
         self._next_look = time.monotonic() + _LOOK_EVERY
-        waits = self._waits(panel.plan)
-        with panel.update() as state:
-            self._look_at_all(panel, state)
+        waits = self._waits()
+        with self.panel.update() as state:
+            self._look_at_all()
             state.waits = waits
 
     @_if_open
-    def on_trial_result(self, panel: "SweepPanel", trial: Any, result: dict[str, Any], **_: Any) -> None:
+    def on_trial_result(self, trial: Any, result: dict[str, Any], **_: Any) -> None:
         self._news_at = time.monotonic()
-        with panel.update() as state:
-            shown = self._state_of(panel.plan, state, trial)
+        with self.panel.update() as state:
+            shown = self._state_of(trial)
             if self._configs[trial.trial_id] is not trial.config:
                 config = self._shown_config(trial)
                 if config != shown.config:
                     shown.changes += 1
                 shown.config = config
-            self._take(panel.plan, state, trial, result)
-            self._note_report(state, trial, result)
+            self._take(trial, result)
+            self._note_report(trial, result)
             if shown.status != "running":  # it begins, perhaps in the place of others
-                self._look_at_all(panel, state)
+                self._look_at_all()
             state.set_status(trial.trial_id, "running")
 
     @_if_open
-    def on_trial_complete(self, panel: "SweepPanel", trial: Any, **_: Any) -> None:
-        panel.plan.note_end(trial)
+    def on_trial_complete(self, trial: Any, **_: Any) -> None:
+        self.panel.plan.note_end(trial)
 
     @_if_open
-    def get_state(self, panel: "SweepPanel") -> None:
+    def get_state(self) -> None:
         """Save the sweep's state: Tune asks for that of callbacks when it has written all others."""
         for trial in self._trials[:1]:
-            panel.plan.save_state(_tune.staging_folder(trial))
+            self.panel.plan.save_state(_tune.staging_folder(trial))
 
     @_if_open
-    def on_experiment_end(self, panel: "SweepPanel", trials: Sequence[Any], **_: Any) -> None:
+    def on_experiment_end(self, trials: Sequence[Any], **_: Any) -> None:
         # Tune has ended all trials by now, and calls that the same, whatever the reason.
+        panel = self.panel
         interrupted = panel.interrupted()
         panel.interrupted = lambda: interrupted  # what comes now is no interrupt of the sweep
         cut_off = interrupted or sys.exc_info()[1] is not panel.handled
         with panel.update() as state:
             for trial in trials:
-                shown = self._state_of(panel.plan, state, trial)
+                shown = self._state_of(trial)
                 if not cut_off or trial.status == "ERROR" or trial.trial_id in panel.plan.ended:
-                    self._look(panel, state, trial)
+                    self._look(trial)
                 elif shown.status not in OVER:
                     state.set_status(trial.trial_id, "cut off")
 
-    def _state_of(self, plan: TunerPlan, state: SweepRun, trial: Any) -> TrialState:
+    def _waits(self) -> str:
+        """Return what a sweep without news waits for."""
+        if time.monotonic() - self._news_at < capacity.QUIET_FOR:
+            return ""
+        if {trial.status for trial in self._trials if not trial.is_finished()} == {"PAUSED"}:
+            return _ONLY_PAUSED.format(self.panel.plan.time)
+        with contextlib.suppress(Exception):  # the cluster is gone, and Tune's own error says that better
+            bundles = [trial.placement_group_factory.bundles for trial in self._trials]
+            return capacity.waits_for(bundles)
+        return ""
+
+    # -- inside `panel.update()` --------------------------------------------------------------------
+
+    def _state_of(self, trial: Any) -> TrialState:
         """Return what is shown of a trial; a new one is added."""
+        state = self.panel.state
         if trial.trial_id not in state.trials:
             state.add(trial.trial_id, self._shown_config(trial))
             result = trial.run_metadata.last_result  # trial.last_result would wait for the trial's process
             if result:  # of an interrupted sweep
-                self._take(plan, state, trial, result)
+                self._take(trial, result)
         return state.trials[trial.trial_id]
 
     def _shown_config(self, trial: Any) -> dict[str, Any]:
         self._configs[trial.trial_id] = trial.config
         return trials.shown_config(trial.config)
 
-    def _take(self, plan: TunerPlan, state: SweepRun, trial: Any, result: dict[str, Any]) -> None:
+    def _take(self, trial: Any, result: dict[str, Any]) -> None:
         """Take over a result; the metric "val/loss" may be in a dict "val"."""
+        plan = self.panel.plan
+        state = self.panel.state
         result = flatten_dict(result)
         self._has_time = self._has_time or plan.time in result
         state.warning = ""
@@ -181,8 +201,9 @@ class SweepCallback(tune.Callback):
             time=trials.number(result.get(plan.time)) if plan.rungs else None,
         )
 
-    def _note_report(self, state: SweepRun, trial: Any, result: dict[str, Any]) -> None:
+    def _note_report(self, trial: Any, result: dict[str, Any]) -> None:
         """Say what Tune makes of a result, where that surprises."""
+        state = self.panel.state
         replaced = self._iterations.note_on(trial.trial_id, result)
         if replaced and not any("'training_iteration'" in sentence for sentence in state.names):
             state.names.append(replaced)
@@ -190,41 +211,31 @@ class SweepCallback(tune.Callback):
             value = trials.number(flatten_dict(result).get(state.metric))
             state.not_finite = not_finite(state.metric, value, state.trials[trial.trial_id].number)
 
-    def _look_at_all(self, panel: "SweepPanel", state: SweepRun) -> None:
+    def _look_at_all(self) -> None:
         """Update running trials first. One that starts in another's place would be counted next to it."""
-        running = {id for id, shown in state.trials.items() if shown.status == "running"}
+        running = {id for id, shown in self.panel.state.trials.items() if shown.status == "running"}
 
         def order(trial: Any) -> tuple[bool, int]:
             return trial.trial_id not in running, _tune.place_of(trial)
 
         for trial in sorted(self._trials, key=order):
-            self._look(panel, state, trial)
+            self._look(trial)
 
-    def _look(self, panel: "SweepPanel", state: SweepRun, trial: Any) -> None:
-        before = self._state_of(panel.plan, state, trial).status
+    def _look(self, trial: Any) -> None:
+        before = self._state_of(trial).status
         status = trials.STATUS.get(trial.status, "waiting")
         if before in OVER or before == status:
             return
         self._news_at = time.monotonic()
+        panel = self.panel
         if status == "failed":
             text, fix = trials.why_failed(trial)
-            state.trial_failed(trial.trial_id, text)
+            panel.state.trial_failed(trial.trial_id, text)
             panel.fix = panel.fix or fix
-        elif status == "finished":
-            state.set_status(trial.trial_id, _how_finished(panel.plan, trial))
-        else:
-            state.set_status(trial.trial_id, status)
-
-    def _waits(self, plan: TunerPlan) -> str:
-        """Return what a sweep without news waits for."""
-        if time.monotonic() - self._news_at < capacity.QUIET_FOR:
-            return ""
-        if {trial.status for trial in self._trials if not trial.is_finished()} == {"PAUSED"}:
-            return _ONLY_PAUSED.format(plan.time)
-        with contextlib.suppress(Exception):  # the cluster is gone, and Tune's own error says that better
-            bundles = [trial.placement_group_factory.bundles for trial in self._trials]
-            return capacity.waits_for(bundles)
-        return ""
+            return
+        if status == "finished":
+            status = _how_finished(panel.plan, trial)
+        panel.state.set_status(trial.trial_id, status)
 
 
 def _how_finished(plan: TunerPlan, trial: Any) -> str:
