@@ -269,8 +269,7 @@ def _cause(error: BaseException) -> str:
 def _fix(text: str) -> str:
     """Return the fix for a formatted traceback; the panel shows a line only if one is the reader's own."""
     if ends.is_an_end(text):
-        log = ends.log_of(ends.process_of(text))
-        more = f"the last lines of {log} say more" if log else "`ray logs cluster` says more"
-        return known_fix(text) or more
+        in_log = ends.more_in_log(ends.process_of(text))
+        return known_fix(text) or in_log or "`ray logs cluster` says more"
     where = "the line in the panel above, or " if tracebacks.shows_own(text) else ""
     return known_fix(text) or f"fix {where}the file or column that the error names"

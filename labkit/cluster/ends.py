@@ -131,3 +131,9 @@ def log_of(pid: int | None) -> str:
         if any(line.strip() and line[0] != ":" for line in text_of(path).splitlines()):
             return str(path)
     return ""
+
+
+def more_in_log(pid: int | None) -> str:
+    """Return where a worker's stderr is, as a part of a fix; "" if nothing is there."""
+    log = log_of(pid)
+    return f"the last lines of {log} say more" if log else ""

@@ -281,9 +281,9 @@ class TrainPanel(Panel):
         fixes: list[str | None]
         if ending.is_of_validation:
             again = "correct the validation function: it is called for this checkpoint again"
-            fixes = [_in_its_log(ending.pid), again]
+            fixes = [ends.more_in_log(ending.pid), again]
         elif ending.died:
-            fixes = [known_fix(ending.died), _in_its_log(ends.process_of(ending.died, ending.pid))]
+            fixes = [known_fix(ending.died), ends.more_in_log(ends.process_of(ending.died, ending.pid))]
         else:
             fixes = [self._fix(str(error), message)]
         if self.state.kept or ending.died:
@@ -512,11 +512,6 @@ def _log_dir() -> Path | None:
 def _was_raised_in_ray(error: BaseException) -> bool:
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     return bool(modules) and modules[-1].startswith("ray.")
-
-
-def _in_its_log(pid: int | None) -> str:
-    log = ends.log_of(pid)
-    return f"the last lines of {log} say more" if log else ""
 
 
 def _free_placement_groups(before: set[str]) -> None:

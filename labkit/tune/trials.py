@@ -363,16 +363,11 @@ def why_failed(trial: Any) -> tuple[str, str]:
     fixes = [known_fix(text)]
     if ends.is_an_end(text):
         pid = ends.process_of(text)
-        log = ends.log_of(pid)
         if not fixes[0]:
-            fixes = [f"the last lines of {log} say more" if log else "", _TRY_APART]
-        return f"its process is gone: {ends.how_it_ended(text, pid)}", _joined(fixes)
+            fixes = [ends.more_in_log(pid), _TRY_APART]
+        return f"its process is gone: {ends.how_it_ended(text, pid)}", "; ".join(filter(None, fixes))
     # Tune copies an exception; that raises another one where its __init__ needs more than a message.
     chain = _CHAIN.split(text)
     own = [part for part in chain if tracebacks.shows_own(part)]
     fixes += ["the panel shows where" if own else "", _TRY_HERE]
-    return tracebacks.shorten_text((own or chain)[-1]), _joined(fixes)
-
-
-def _joined(fixes: list[str | None]) -> str:
-    return "; ".join(fix for fix in fixes if fix)
+    return tracebacks.shorten_text((own or chain)[-1]), "; ".join(filter(None, fixes))
