@@ -59,7 +59,7 @@ def names_of_tune(trainable: Any) -> list[str]:
 def _dicts_of_calls(tree: ast.AST) -> Iterator[ast.Dict]:
     """Yield the dicts in ``report({…})`` and ``report(metrics={…})``, by whatever module's name."""
     for call in ast.walk(tree):
-        if not isinstance(call, ast.Call) or _last_name(call.func) != "report":
+        if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != "report":
             continue
         values = call.args[:1]
         values += [keyword.value for keyword in call.keywords if keyword.arg == "metrics"]
@@ -75,14 +75,6 @@ def _dicts_of_steps(tree: ast.AST) -> Iterator[ast.Dict]:
             for part in ast.walk(function):
                 if isinstance(part, ast.Return) and isinstance(part.value, ast.Dict):
                     yield part.value
-
-
-def _last_name(function: ast.expr) -> str:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    if isinstance(function, ast.Name):
-        return function.id
-    return ""
 
 
 def _sentence(name: str, place: str, is_class: bool) -> str:
