@@ -92,7 +92,7 @@ def _page(learners: list[Learner], refused: list[tuple[str, str]], stuck: float,
         exercises=_exercises(learners),
         solved=Counter(id for learner in learners for id in set(learner.solved)),
         minutes=list(_minutes(learners)),
-        figures=[("Rows per second", list(_spread(learners, "rows/s", ",.0f")))],
+        rates=list(_rates(learners)),
         now=time.strftime("%H:%M:%S"),
         stuck=stuck,
         every=every,
@@ -119,25 +119,25 @@ def _minutes(learners: list[Learner]) -> Iterator[tuple[str, float, float, int]]
             yield section, median, max(minutes), len(minutes)
 
 
-def _spread(learners: list[Learner], figure: str, form: str) -> Iterator[dict]:
-    """Yield a figure of the runs that most learners have: least, median, most, and each learner's place."""
-    by_run = defaultdict(list)  # (value, learner's name) by the run's name
+def _rates(learners: list[Learner]) -> Iterator[dict]:
+    """Yield rows/s of the runs that most learners have: least, median, most, and each learner's place."""
+    by_run = defaultdict(list)  # (rate, learner's name) by the run's name
     for learner in learners:
         for run, figures in learner.runs.items():
-            if figure in figures:
-                by_run[run].append((figures[figure], learner.name))
+            if "rows/s" in figures:
+                by_run[run].append((figures["rows/s"], learner.name))
     most_common = sorted(by_run, key=lambda run: -len(by_run[run]))
     for run in sorted(most_common[:_RUNS]):
-        values = [value for value, _ in by_run[run]]
-        highest = max(values)
+        rates = [rate for rate, _ in by_run[run]]
+        highest = max(rates)
         places = []
-        for value, name in by_run[run]:
-            x = 290 * value / (highest or 1)
-            places.append((x, f"{name}: {value:{form}}"))
-        spread = (min(values), statistics.median(values), highest)
+        for rate, name in by_run[run]:
+            x = 290 * rate / (highest or 1)
+            places.append((x, f"{name}: {rate:,.0f}"))
+        spread = (min(rates), statistics.median(rates), highest)
         yield {
             "name": run,
-            "learners": len(values),
-            "shown": [format(value, form) for value in spread],
+            "learners": len(rates),
+            "shown": [f"{rate:,.0f}" for rate in spread],
             "places": places,
         }
