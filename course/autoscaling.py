@@ -138,16 +138,17 @@ def configuration(address: str, node_types: Mapping[str, Mapping[str, Any]], idl
 
 
 def _command(port: int, cpus: int, configuration: Path, folder: Path) -> list[str]:
-    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"]
-    command += [
+    ray = Path(sys.executable).with_name("ray")
+    return [
+        str(ray),
+        "start",
+        "--head",
+        "--block",
         f"--port={port}",
         f"--num-cpus={cpus}",
         f"--autoscaling-config={configuration}",
-    ]
-    command += [f"--{name}-port={free_port()}" for name in _PORTS]
-    command += [f"--temp-dir={folder}"]
-    return [
-        *command,
+        *(f"--{name}-port={free_port()}" for name in _PORTS),
+        f"--temp-dir={folder}",
         "--min-worker-port=0",
         "--max-worker-port=0",
         "--object-store-memory=100000000",
