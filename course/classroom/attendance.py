@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from course.classroom import plan
+from labkit import _jupyter
 from labkit.settings import Settings
 
 _PAUSE = 5.0  # seconds from one update of the file to the next
@@ -34,7 +35,7 @@ def attend(update: Update, notebooks: Path) -> None:
         update: changes the content of ``exercises.json``.
         notebooks: the folder of the lessons.
     """
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    shell = _jupyter.shell()
     if shell is not None:
         note = _attendance(update, notebooks).note
         if note not in shell.events.callbacks["post_run_cell"]:

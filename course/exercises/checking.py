@@ -8,7 +8,6 @@ A prediction that is left alone (``predict("03-a")`` or with ``...``) costs noth
 import html
 import math
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from course.exercises.answers import NotAttempted, Wrong, describe, is_blank
 from course.exercises.registry import Exercise
 from course.exercises.running import folders_removed, limited
 from course.exercises.table import Table
+from labkit import _jupyter
 from labkit.display import cards
 from labkit.display.formatting import number as shown
 from labkit.display.formatting import short
@@ -256,10 +256,8 @@ def _verdict(guess: Any, answer: Any) -> str:
 
 def _show_buttons(id: str, choices: Sequence[str]) -> bool:
     """Show buttons that keep what is selected; False where there are no widgets."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if not hasattr(shell, "kernel"):
-        return False
-    if Settings.from_env().panel not in ("auto", "widgets"):
+    is_in_kernel = hasattr(_jupyter.shell(), "kernel")
+    if not is_in_kernel or Settings.from_env().panel not in ("auto", "widgets"):
         return False
     import ipywidgets
     from IPython.display import display

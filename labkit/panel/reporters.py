@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from labkit import _jupyter
 from labkit.display import cards
 from labkit.display.formatting import clock, short
 from labkit.panel.drawing import Snapshot
@@ -234,7 +235,6 @@ def _close(widget: Any) -> None:
 
 def _in_notebook() -> bool:
     """Return whether this process is a kernel with a front end (a terminal's IPython has none)."""
-    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    shell = get_ipython() if get_ipython else None
-    classes = [ancestor.__name__ for ancestor in type(shell).__mro__]  # Colab's shell is a subclass
+    shell = type(_jupyter.shell())
+    classes = [ancestor.__name__ for ancestor in shell.__mro__]  # Colab's shell is a subclass
     return "ZMQInteractiveShell" in classes
