@@ -106,7 +106,7 @@ class ExecutionRun(Run):
     executions: list[list[OperatorState]] = field(default_factory=list)  # the operators of each
     samples: Thinned = field(default_factory=lambda: Thinned(2000))  # (seconds, bytes in the object store)
     memory_peak: int = 0
-    deaths: list[int] = field(default_factory=list)  # exit statuses or signals of processes that ended
+    death: int | None = None  # exit status or signal of the process that ended last, of those that died
 
     @property
     def operators(self) -> list[OperatorState]:
@@ -152,13 +152,13 @@ def shown(run: ExecutionRun, now: float) -> Shown:
         steps=[("dim", state)],
         tables=[Table(list(_HEAD), rows, widths=list(_HEAD.values()))] if rows else [],
         result=joined(f"{run.rows:,} rows", rate) if rows else "nothing was executed here",
-        notes=[_on_deaths(run.deaths[-1])] if run.deaths else [],
+        notes=[] if run.death is None else [_on_death(run.death)],
         brief=True,  # a dataset is executed in seconds
     )
 
 
-def _on_deaths(status: int) -> str:
-    """Return a line on worker processes that ended: Ray Data repeats their tasks and says nothing."""
+def _on_death(status: int) -> str:
+    """Return a line on worker processes that died: Ray Data repeats their tasks and says nothing."""
     # Without their number: each line that changes is another line of a log.
     how = ends.ended_with(status)
     return f"a worker process is gone: {how}. Ray Data starts its tasks again, as often as that happens"
@@ -198,9 +198,9 @@ class Follower(ExecutionCallback):
         with self._panel.update() as run:
             for state, op in self._pairs:
                 state.update(op, last=last)
-            codes = ends.exit_codes()
-            new = [code for pid, code in codes.items() if pid not in self._ended_before]
-            run.deaths = [code for code in new if code not in _ORDERLY]
+            for pid, code in ends.exit_codes().items():
+                if pid not in self._ended_before and code not in _ORDERLY:
+                    run.death = code
             run.sample()
 
 
