@@ -158,14 +158,15 @@ class SparkPanel(Panel):
 
     def keep_failure(self, error: BaseException) -> None:
         self._keep_killed()
-        if self._has_failed() and (isinstance(error, LabError) or _of_spark(error)):
-            return
         if isinstance(error, LabError):
-            self.state.fail(error.fact, None)
+            fact = error.fact
         elif _of_spark(error):
-            self.state.fail(self._reason() or f"{type(error).__name__}: {summary(str(error))}", None)
+            fact = self._reason() or f"{type(error).__name__}: {summary(str(error))}"
         else:
             super().keep_failure(error)
+            return
+        if not self._has_failed():  # else a rank has said why
+            self.state.fail(fact, None)
 
     def translate(self, error: BaseException) -> BaseException | None:
         if isinstance(error, LabError) or not _of_spark(error):
