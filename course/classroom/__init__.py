@@ -3,7 +3,8 @@
     $ python -m course.classroom board /mnt/class
 
 Learners share their progress with `join`, and `show` prints what is shared. Of labkit this package uses
-errors, files, settings, storage and the doctor, and the one file that labkit keeps: ``HOME/exercises.json``.
+display, errors, files, settings, storage and the doctor, and the one file of `course.exercises`,
+``HOME/exercises.json``.
 """
 
 from course.classroom.page import board

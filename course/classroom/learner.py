@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from course.classroom.place import LIMIT, Bucket, Folder
+from labkit.display.formatting import short
 
 _MOST = 300  # entries of one kind
 _TEXT = {"type": "string"}
@@ -76,7 +77,7 @@ def read(place: Folder | Bucket) -> tuple[list[Learner], list[tuple[str, str]]]:
         except RecursionError:
             refused.append((file, "it is nested too deeply"))
         except (ValueError, ValidationError) as error:
-            refused.append((file, _short(getattr(error, "message", str(error)))))
+            refused.append((file, _printable(getattr(error, "message", str(error)))))
     names = Counter(learner.name.casefold() for learner in learners)
     for learner in learners:
         if names[learner.name.casefold()] > 1:
@@ -96,7 +97,7 @@ def _learner(file: str, content: bytes | str, seen: float) -> Learner:
     datetime.fromisoformat(parts["at"])
     return Learner(
         file=file,
-        name=_short(parts["nickname"], 40) or "(no name)",
+        name=_printable(parts["nickname"], 40) or "(no name)",
         seen=seen,
         asks=parts.get("asks", False),
         **{part: _clean(parts[part]) for part in _PARTS},
@@ -109,18 +110,14 @@ def _refuse(constant: str) -> None:
 
 def _clean(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_short(name): _clean(part) for name, part in value.items()}
+        return {_printable(name): _clean(part) for name, part in value.items()}
     if isinstance(value, list):
         return [_clean(item) for item in value]
     if isinstance(value, str):
-        return _short(value)
+        return _printable(value)
     return value
 
 
-def _short(text: str, most: int = 80) -> str:
+def _printable(text: str, most: int = 80) -> str:
     # What isn't printable could turn the direction of the text around it, or not be UTF-8.
-    printable = "".join(sign if sign.isprintable() else " " for sign in text[: 10 * most])
-    line = " ".join(printable.split())
-    if len(line) > most:
-        line = line[: most - 1] + "…"
-    return line
+    return short("".join(sign if sign.isprintable() else " " for sign in text[: 10 * most]), most)
