@@ -79,6 +79,12 @@ def peek() -> Cluster | None:
     return _current
 
 
+def log_dir() -> Path | None:
+    """Return the folder of Ray's logs, if the cluster of `peek` has it on this machine."""
+    lab = peek()
+    return None if lab is None else lab.log_dir
+
+
 def of_this_connection() -> Cluster | None:
     """Return the cluster that Ray is connected to, if this process has connected by the lab; else None."""
     lab = peek()

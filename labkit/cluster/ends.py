@@ -123,10 +123,10 @@ def ended_with(code: int) -> str:
 
 def log_of(pid: int | None) -> str:
     """Return the path of what a worker of a lab's own cluster wrote to its stderr; "" if nothing is there."""
-    lab = cluster.peek()
-    if lab is None or lab.log_dir is None or pid is None:
+    logs = cluster.log_dir()
+    if logs is None or pid is None:
         return ""
-    for path in lab.log_dir.glob(f"worker-*-{pid}.err"):
+    for path in logs.glob(f"worker-*-{pid}.err"):
         # Ray's own marks, such as ":job_id:01000000", are in each of these files.
         if any(line.strip() and line[0] != ":" for line in text_of(path).splitlines()):
             return str(path)

@@ -18,7 +18,6 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import ray
@@ -137,7 +136,7 @@ class TrainPanel(Panel):
     def new_state(self) -> TrainingRun:
         trainer = self._trainer
         if trainer is None:
-            return TrainingRun(self._name, **self._about)
+            return super().new_state()
         scaling = trainer.scaling_config
         settings = _settings_of(trainer.train_loop_config or {})
         facts = {
@@ -159,18 +158,17 @@ class TrainPanel(Panel):
     def files(self) -> list[tuple[str, str]]:
         path = self.state.recorded.get("storage_path")
         files = [("checkpoints", path)] if path else []
-        logs = _log_dir()
+        logs = cluster.log_dir()
         if logs is not None:
             files.append(("training workers' logs", str(logs / "train")))
             files.append(("Ray's logs", str(logs)))
         return files
 
     def channel(self, on_event: Callable[[Event], Any]) -> Any:
-        if not ray.is_initialized():  # pickled for other processes than Ray's
-            return super().channel(on_event)
         lab = cluster.of_this_connection()
-        # All of its nodes are on this machine, and a socket costs less than an actor.
-        if lab is not None and lab.is_ours:
+        # All nodes of our own are on this machine, and a socket costs less than an actor. Without Ray, the
+        # panel was pickled for other processes.
+        if not ray.is_initialized() or (lab is not None and lab.is_ours):
             return super().channel(on_event)
         return Mailbox(on_event, f"labkit-panel-{self.run_id}")
 
@@ -306,7 +304,7 @@ class TrainPanel(Panel):
             return fix
         if tracebacks.shows_own(text):
             return "the panel above shows where"
-        logs = _log_dir()
+        logs = cluster.log_dir()
         if logs is None:
             return "`ray logs cluster` says more"
         return f"the logs in {logs / 'train'} say more"
@@ -501,12 +499,6 @@ def _check_room(trainer: Any) -> None:
     if validation is not None:
         options = dict(validation.ray_remote_kwargs)
         capacity.check_validation_fits(lab.nodes, options, ours=lab.is_ours)
-
-
-def _log_dir() -> Path | None:
-    """Return the folder of Ray's logs, if it is on this machine."""
-    lab = cluster.peek()
-    return None if lab is None else lab.log_dir
 
 
 def _was_raised_in_ray(error: BaseException) -> bool:

@@ -417,7 +417,7 @@ class SweepPanel(LivePanel):
 
     def files(self) -> list[tuple[str, str]]:
         files = [("results and checkpoints", self.plan.path)]
-        lab = cluster.peek()
-        if lab is not None and lab.log_dir:
-            files.append(("Ray's logs", str(lab.log_dir)))
+        logs = cluster.log_dir()
+        if logs is not None:
+            files.append(("Ray's logs", str(logs)))
         return files
