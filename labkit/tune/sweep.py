@@ -39,11 +39,9 @@ class TrialState:
     @property
     def verdict(self) -> Verdict | None:
         """Why its steps are slow; None if none was seen."""
-        samples = self.process.samples
-        unseen = self.process.unseen
-        if self._verdict is None and (samples or unseen):
-            ranks = {"0": samples} if samples else {}
-            self._verdict = verdict({"unseen": unseen, "ranks": ranks})
+        process = self.process
+        if self._verdict is None and (process.samples or process.unseen):
+            self._verdict = verdict({"unseen": process.unseen, "ranks": {"0": process.samples}})
         return self._verdict
 
     def note_steps(self, event: Parts) -> None:
