@@ -326,15 +326,12 @@ def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
     if panel is None:
         raise BadInput(f"touch rank {rank}", "no run was named", "arm it with fault.at(panel)")
     workers = panel.state.workers
-    processes = []
     worker = workers.get(rank)
     if worker is not None:
         for member in running(panel):
             # On another machine, the same pid is another process.
             if member.pid == worker.pid and member.node == worker.node:
-                processes.append(member.process)
-    if processes:
-        return processes
+                return [member.process]
     ranks = [f"{number} on {worker.node}" for number, worker in sorted(workers.items())]
     raise BadInput(
         f"touch rank {rank}",

@@ -43,7 +43,7 @@ _NOTHING_SEEN = (
     "Neither a step nor a report was seen. The panel follows PyTorch loops in the ranks, and none in "
     "processes that a rank starts: the log has what those print"
 )
-_FIXES = {  # pattern: fix; `{0}` is the pattern's group
+_FIXES = {  # pattern in an error or in the log: fix
     r"CONTEXT_ONLY_VALID_ON_DRIVER|cannot pickle '?[\w.]+'? object|Could not serialize object": (
         "create inside the function what cannot be pickled, such as a lock. Spark's session exists in this "
         "process only: write the DataFrame as Parquet first, and pass its path to the function"
