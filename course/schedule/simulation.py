@@ -93,15 +93,7 @@ def run(
         RunFailed: a deadlock, a message that no rank received or waited for, collectives that don't fit
             together, a missing ``yield``, or a rank that changes an array of `args`.
     """
-    simulation = _Simulation(
-        program,
-        world,
-        args,
-        alpha,
-        beta,
-        megabyte,
-    )
-    return simulation.run()
+    return _Simulation(program, world, args, alpha, beta, megabyte).run()
 
 
 class _Simulation:
