@@ -78,7 +78,6 @@ class SparkPanel(Panel):
     def __init__(self, name: str, **about: Any) -> None:
         super().__init__(name, **{"engine": "TorchDistributor", **about})
         self._distributor: Any = None
-        self._log: Path | None = None
         self._launch = _Launch()
 
     def watch(self, distributor: Any) -> "SparkPanel":
@@ -116,7 +115,7 @@ class SparkPanel(Panel):
 
     def files(self) -> list[tuple[str, str]]:
         """List the log of torchrun and the ranks, and Spark's logs."""
-        listed = [("printed by torchrun and the ranks", str(self._log))] if self._log else []
+        listed = [("printed by torchrun and the ranks", str(self._log))]
         if prepared.current(self.settings.home):
             listed.append(("Spark's logs", str(self._folder())))
         return listed
@@ -132,7 +131,6 @@ class SparkPanel(Panel):
     def surroundings(self) -> Iterator[None]:
         """Follow the distributor's `run`, and set the variables that ranks on this machine inherit."""
         self._launch = _Launch()
-        self._log = self._folder() / f"{self.run_id}.log"
         variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": prepared.LOOPBACK}
         variables = {name: value for name, value in variables.items() if name not in os.environ}
         ours = prepared.current(self.settings.home)
@@ -195,7 +193,6 @@ class SparkPanel(Panel):
             function, args = self._as_function(what, args, kwargs)
             kind = "function" if callable(what) else "file"
             self._launch = _Launch(kind, len(self.state.failures), len(self._logged()))
-            assert self._log is not None  # `surroundings` has chosen it
             with self._silence_noticed(), _captured(self._log):
                 result = run(TrackedFunction(function, self.tracker), *args, **kwargs)
             self._raise_hidden_failure()
@@ -313,10 +310,14 @@ class SparkPanel(Panel):
     def _folder(self) -> Path:
         return prepared.folder_of(self.settings.home) / "logs"
 
+    @property
+    def _log(self) -> Path:
+        """The file with what torchrun and the ranks print."""
+        return self._folder() / f"{self.run_id}.log"
+
     def _logged(self) -> str:
-        if self._log is not None:
-            with contextlib.suppress(OSError):
-                return self._log.read_text(errors="replace")
+        with contextlib.suppress(OSError):
+            return self._log.read_text(errors="replace")
         return ""
 
     def _log_end(self) -> str:

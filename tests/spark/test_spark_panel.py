@@ -446,7 +446,7 @@ def test_what_is_no_distributor_and_where_ranks_find_the_panel():
     assert panel_of("m").watch(Active()).host() == "10.0.0.7"
 
 
-def test_a_rank_that_was_killed_is_found_in_torchruns_report(tmp_path):
+def test_a_rank_that_was_killed_is_found_in_torchruns_report(home):
     """The others have failed, too: by a lost connection, or since torchrun ended them."""
     report = """Failures:
   rank      : 0 (local_rank: 0)
@@ -456,7 +456,7 @@ Root Cause (first observed failure):
   exitcode  : -9 (pid: 8)  (SIGKILL)
 """
     panel = panel_of("07-report")
-    panel._log = tmp_path / "log"
+    panel._log.parent.mkdir(parents=True, exist_ok=True)
     panel._log.write_text(report)
     panel.state.fail("RuntimeError: Connection closed by peer", 0)
     panel._keep_killed()
