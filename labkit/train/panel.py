@@ -71,7 +71,7 @@ class TrainPanel(Panel):
 
     def __init__(self, name: str, **options: Any) -> None:
         self._trainer: Any = None
-        self._interrupts: callbacks.Interrupts | None = None
+        self._interrupts: callbacks.Interrupts | None = None  # of the present run
         super().__init__(name, **{"engine": "Ray Train", **options})
 
     @interrupts.stoppable("the checks before the start", left="Nothing has been started")
@@ -175,6 +175,7 @@ class TrainPanel(Panel):
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
         over = threading.Event()
+        self._interrupts = None  # of an earlier run
         if self.trains_elsewhere():
             if not ray.is_initialized():
                 ray.init()  # as fit() would
