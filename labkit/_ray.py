@@ -47,25 +47,28 @@ NAMES = {
 }
 _GCS = "core/src/ray/gcs/gcs_server"
 _RAYLET = "core/src/ray/raylet/raylet"
+_ON_AN_END = [
+    (_GCS, "worker process has died"),
+    (_GCS, "is dead because"),
+    (_GCS, "node has died"),
+    (_GCS, "Worker exit detail: "),
+    ("_raylet.so", "The actor is temporarily unavailable"),
+    (_RAYLET, LOW_MEMORY),
+    (_RAYLET, CONNECTION),
+    ("_raylet.so", "exits with an exit code "),
+    ("exceptions.py", "died unexpectedly"),
+    ("exceptions.py", "executing this task"),
+    ("exceptions.py", "\\tpid: {cause.pid}"),
+    ("exceptions.py", "The actor {actor_id} is unavailable"),
+]
 TEXTS = {  # (file of Ray, text): what is lost without it
     ("core/generated/gcs_service_pb2_grpc.py", HEAD_CALL): "a check before ray.init()",
     ("core/generated/ray_client_pb2_grpc.py", CLIENT_CALL): "a check before ray.init()",
     ("data/_internal/logging.py", "RAY_DATA_LOG_LEVEL"): "a quiet notebook",
-    (_GCS, "worker process has died"): "how a process ended",
-    (_GCS, "is dead because"): "how a process ended",
-    (_GCS, "node has died"): "how a process ended",
-    (_GCS, "Worker exit detail: "): "how a process ended",
-    ("_raylet.so", "The actor is temporarily unavailable"): "how a process ended",
-    (_RAYLET, LOW_MEMORY): "how a process ended",
-    (_RAYLET, CONNECTION): "how a process ended",
     (_RAYLET, "A worker died or was killed"): "a death in one line",
-    ("_raylet.so", "exits with an exit code "): "how a process ended",
-    ("exceptions.py", "died unexpectedly"): "how a process ended",
-    ("exceptions.py", "executing this task"): "how a process ended",
-    ("exceptions.py", "\\tpid: {cause.pid}"): "how a process ended",
-    ("exceptions.py", "The actor {actor_id} is unavailable"): "how a process ended",
     ("data/_internal/execution/streaming_executor.py", "self._topology"): "the operators of an execution",
     ("data/block.py", "exec_stats"): "task seconds in the panel's table",
+    **dict.fromkeys(_ON_AN_END, "how a process ended"),
 }
 
 
