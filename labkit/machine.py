@@ -26,6 +26,7 @@ from labkit.files import text_of
 
 # A server takes its port seconds later. Linux gives those from 32768 on to outgoing connections meanwhile.
 _PORTS = range(20_000, 32_000)
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"  # the network interface, for gloo
 _CGROUP = Path("/sys/fs/cgroup")
 _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 

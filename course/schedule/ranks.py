@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import pickle
 import re
-import socket
 import tempfile
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from course.schedule.ops import MESSAGES, Op
-from labkit import interrupts
+from labkit import interrupts, machine
 from labkit.errors import RunFailed, expect_int
 
 _LIMIT = 20.0  # seconds that a rank waits for another one
@@ -136,8 +135,7 @@ def _rank(work: tuple[int, int, bytes, str, float]) -> _Answer:
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")  # the notebook would show those of all ranks
         logging.disable(logging.WARNING)
-        interfaces = {name for _, name in socket.if_nameindex()}
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo" if "lo" in interfaces else "lo0"
+        os.environ["GLOO_SOCKET_IFNAME"] = machine.LOOPBACK
         store = dist.FileStore(f"{folder}/store", world)
         options = {
             "rank": rank,

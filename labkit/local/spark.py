@@ -21,13 +21,14 @@ from pathlib import Path
 
 import psutil
 
+from labkit import machine
 from labkit.errors import BadInput, LabError, expect_installed
 from labkit.files import private_file
 from labkit.local import java, temporary
 from labkit.local.lab import Lab
 from labkit.settings import OTHER_HOME, Settings
 from labkit.spark import prepared
-from labkit.spark.prepared import LOOPBACK, folder_of
+from labkit.spark.prepared import folder_of
 
 __all__ = ["prepare"]
 
@@ -113,7 +114,7 @@ def prepare(*, settings: Settings | None = None) -> None:
         "SPARK_LAUNCHER_OPTS": _JVM,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "GLOO_SOCKET_IFNAME": LOOPBACK,
+        "GLOO_SOCKET_IFNAME": machine.LOOPBACK,
     }
     os.environ.update({name: str(value) for name, value in variables.items()})
     _leave_unusable_folders()

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from labkit import _spark, process_info
+from labkit import _spark, machine, process_info
 from labkit.display import tracebacks
 from labkit.errors import BadInput, LabError, RunFailed
 from labkit.interrupts import wait_until
@@ -131,7 +131,7 @@ class SparkPanel(Panel):
     def surroundings(self) -> Iterator[None]:
         """Follow the distributor's `run`, and set the variables that ranks on this machine inherit."""
         self._launch = _Launch()
-        variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": prepared.LOOPBACK}
+        variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": machine.LOOPBACK}
         variables = {name: value for name, value in variables.items() if name not in os.environ}
         ours = prepared.current(self.settings.home)
         if ours is not None:

@@ -1,14 +1,11 @@
 """The Spark that this process has prepared on this machine, if it has; `labkit.local.spark` notes it here."""
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"  # the network interface, for gloo
 
 
 @dataclass(frozen=True)
