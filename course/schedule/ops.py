@@ -82,23 +82,21 @@ def recv(source: int) -> Op:
 
 def all_reduce(array: np.ndarray, group: Sequence[int] | None = None) -> Op:
     """Sum the arrays of all ranks (of a `group`): each rank gets the sum."""
-    return Op("all_reduce", np.array(array), group=_ranks(group))
+    return _collective("all_reduce", array, group)
 
 
 def all_gather(part: np.ndarray, group: Sequence[int] | None = None) -> Op:
     """Join the equally large parts of all ranks along their first axis: each rank gets the whole."""
-    return Op("all_gather", np.array(part), group=_ranks(group))
+    return _collective("all_gather", part, group)
 
 
 def reduce_scatter(array: np.ndarray, group: Sequence[int] | None = None) -> Op:
     """Sum the arrays of all ranks, and cut the sum along its first axis: each rank gets its own part."""
-    return Op("reduce_scatter", np.array(array), group=_ranks(group))
+    return _collective("reduce_scatter", array, group)
 
 
-def _ranks(group: Sequence[int] | None) -> tuple[int, ...] | None:
-    if group is None:
-        return None
-    return tuple(group)
+def _collective(kind: str, array: np.ndarray, group: Sequence[int] | None) -> Op:
+    return Op(kind, np.array(array), group=None if group is None else tuple(group))
 
 
 def start(op: Op) -> Op:

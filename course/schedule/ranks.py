@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -107,8 +107,8 @@ def _answers(payload: bytes, world: int, limit: float) -> tuple[dict[int, _Answe
         with interrupts.held():  # a pool that is interrupted while it starts leaves its processes
             pool = ends.enter_context(context.Pool(world, _watch_parent))
         ranks = set(multiprocessing.active_children()) - others  # the pool replaces those that end
-        work = [(rank, world, payload, folder, limit) for rank in range(world)]
-        arriving = pool.imap_unordered(_rank, work)
+        run_rank = partial(_rank, world=world, payload=payload, folder=folder, limit=limit)
+        arriving = pool.imap_unordered(run_rank, range(world))
         while len(answers) < world and time.monotonic() < deadline:
             try:
                 answer = arriving.next(timeout=1)
@@ -121,15 +121,14 @@ def _answers(payload: bytes, world: int, limit: float) -> tuple[dict[int, _Answe
     return answers, False
 
 
-def _rank(work: tuple[int, int, bytes, str, float]) -> _Answer:
-    """Run one rank, in its process: (rank, ranks, pickled program, folder of the store, limit)."""
+def _rank(rank: int, *, world: int, payload: bytes, folder: str, limit: float) -> _Answer:
+    """Run one rank of the pickled program, in its process; `folder` is the store's."""
     import logging
     import warnings
 
     import torch
     import torch.distributed as dist
 
-    rank, world, payload, folder, limit = work
     answering = None
     try:
         torch.set_num_threads(1)
@@ -137,12 +136,8 @@ def _rank(work: tuple[int, int, bytes, str, float]) -> _Answer:
         logging.disable(logging.WARNING)
         os.environ["GLOO_SOCKET_IFNAME"] = machine.LOOPBACK
         store = dist.FileStore(f"{folder}/store", world)
-        options = {
-            "rank": rank,
-            "world_size": world,
-            "timeout": timedelta(seconds=limit),
-        }
-        dist.init_process_group("gloo", store=store, **options)
+        timeout = timedelta(seconds=limit)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
         program, args = pickle.loads(payload)
         answering = _Answering(program(rank, world, *args))
         dist.barrier()
