@@ -321,9 +321,7 @@ class TrainPanel(Panel):
 
     def hang_up(self) -> None:
         super().hang_up()
-        reported: set[str] = set()
-        for checkpoint in self.state.checkpoints:
-            reported.update(checkpoint.metrics)
+        reported = {name for checkpoint in self.state.checkpoints for name in checkpoint.metrics}
         ranked = callbacks.unranked(self._trainer.run_config.checkpoint_config, reported)
         self.state.note = "; ".join(filter(None, (self._went_on(), ranked)))
 
