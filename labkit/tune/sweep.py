@@ -177,6 +177,7 @@ class SweepRun(Run):
 
     def to_record(self) -> dict[str, Any]:
         spent = self.phase_seconds()
+        best = self.best
         record: dict[str, Any] = {
             "workers": self.at_once,
             "dataset": self.dataset,
@@ -185,18 +186,14 @@ class SweepRun(Run):
             "seconds_to_start": spent.get("start") if "training" in spent else None,
             "extra": {
                 "counts": dict(self.counts()),
-                "best": None,
+                "best": None if best is None else best.number,
                 "trials": [trial.to_record() for trial in self.trials.values()],
             },
         }
-        best = self.best
-        if best is None:
-            return record
-        history = []
-        for iteration, _, value in best.curve:
-            history.append({"epoch": iteration - 1, self.metric: value})
-        record["config"] = best.config
-        record["metrics"] = {self.metric: best.value}
-        record["history"] = history
-        record["extra"]["best"] = best.number
+        if best is not None:
+            record["config"] = best.config
+            record["metrics"] = {self.metric: best.value}
+            record["history"] = [
+                {"epoch": iteration - 1, self.metric: value} for iteration, _, value in best.curve
+            ]
         return record
