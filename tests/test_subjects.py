@@ -38,21 +38,21 @@ class Subject:
         return self.text
 
 
-def read(page: str, folder: Path) -> list[Subject]:
-    """Return the subjects of a page in `folder`."""
-    subjects = []
-    for line in page.splitlines():
+def subjects() -> list[Subject]:
+    """Return the subjects of the page."""
+    listed = []
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if len(cells) != 3 or cells[0] == "subject" or set(line) <= set("|-"):
             continue
         text, calls, places = cells
         links = re.findall(r"\[((?:[^\]`]|`[^`]*`)+)\]\(([^)]+)\)", places)
-        targets = tuple((title, (folder / path).resolve()) for title, path in links)
-        subjects.append(Subject(text, tuple(re.findall(r"`([^`]+)`", calls)), targets))
-    return subjects
+        targets = tuple((title, (PAGE.parent / path).resolve()) for title, path in links)
+        listed.append(Subject(text, tuple(re.findall(r"`([^`]+)`", calls)), targets))
+    return listed
 
 
-SUBJECTS = read(PAGE.read_text(encoding="utf-8"), PAGE.parent)
+SUBJECTS = subjects()
 
 
 @cache
@@ -136,41 +136,3 @@ def test_each_place_is_named_as_it_is_called():
             assert f"# {title.removeprefix('recipe: ')}\n" in f"{cells_of(place)[0].source}\n"
         elif place.suffix == ".ipynb":
             assert title.partition(" · ")[0] == lesson.number(place)
-
-
-LESSON = [
-    Cell("markdown", "# 77 · Sums"),
-    Cell("code", "from ray import tune\nimport ray.train as training"),
-    Cell("markdown", "## Named only\nCall `ray.train.report`."),
-    Cell("code", "# training.report({})\nnote = 'training.report'"),
-    Cell("code", "training.report({})", ("claim",)),
-    Cell("markdown", "Text.\n\n## Called"),
-    Cell("code", "training.report({}, checkpoint=None)\nshard.iter_batches(batch_size=8)"),
-    Cell("markdown", "### Exercise 77-1 ★ · Yours"),
-    Cell("code", "tune.report({})\nos.environ['OMP_NUM_THREADS'] = '1'", ("solution",)),
-]
-
-
-@pytest.mark.parametrize(
-    "section, call, is_there",
-    [
-        ("Named only", "ray.train.report", False),  # in a comment, in a text, in a claim
-        ("Called", "ray.train.report", True),
-        ("Called", "ray.train.report(checkpoint=)", True),
-        ("Called", "ray.train.report(validation=)", False),
-        ("Called", "ray.train.Dataset.iter_batches(batch_size=)", True),
-        ("Called", "ray.data.Dataset.iter_batches(batch_size=)", False),  # nothing is of ray.data
-        ("Called", ".iter_batches", True),
-        ("Called", "ray.tune.report", False),  # in another section
-        ("Exercise 77-1", "ray.tune.report", True),
-        ("Exercise 77-1", '"OMP_NUM_THREADS"', True),
-        ("Called", '"OMP_NUM_THREADS"', False),
-    ],
-)
-def test_a_call_is_found_only_where_it_is_made(section, call, is_there):
-    assert has(code_of(LESSON, section), code_of(LESSON), call) == is_there
-
-
-def test_a_row_without_a_place_is_read_as_such():
-    (subject,) = read("| subject | calls | where |\n|---|---|---|\n| Sum up | `ray.get` |  |\n", ROOT)
-    assert (subject.text, subject.calls, subject.places) == ("Sum up", ("ray.get",), ())

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
@@ -76,19 +75,3 @@ def test_a_plan_adds_up_and_leaves_time_for_each_core():
     for minutes, topic in (row for plan in plans.values() for row in plan):
         for number in re.findall(r"\[(\d\d[bc]?)\]\(\d\d[bc]?\.md\), core", topic):
             assert int(minutes) >= lesson.minutes(CELLS[number]), topic
-
-
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.md")), ids=lambda path: path.stem)
-def test_its_links_lead_somewhere(path):
-    links = re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", path.read_text(encoding="utf-8"))
-    assert links
-    for name, anchor in links:
-        target = (path.parent / name).resolve() if name else path
-        assert target.exists(), name
-        if anchor:
-            assert anchor in _anchors(target), f"{name}#{anchor}"
-
-
-def _anchors(path: Path) -> set[str]:
-    headings = re.findall(r"(?m)^#+ (.+)$", path.read_text(encoding="utf-8"))
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

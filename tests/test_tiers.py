@@ -51,19 +51,3 @@ def test_which_deep_tests_a_change_asks_for():
     assert tiers.modules_for(["labkit/settings.py"]) == deep
     assert tiers.modules_for(["tests/test_plain.py"]) == ["test_plain.py"]
     assert "test_class_bucket.py" in tiers.modules_for(["labkit/storage/client.py"])
-
-
-def test_a_changed_lesson_asks_for_the_whole_of_it_and_for_its_script(monkeypatch, tmp_path):
-    monkeypatch.setattr(tiers, "TESTED", tmp_path / "tested")
-    assert tiers.touched() == ["-m", "deep and not night"]  # no commit is named
-    tiers.TESTED.write_text(tiers._git("rev-parse", "HEAD").stdout)
-    assert tiers.touched() == []
-    real = tiers._git
-
-    def git(*arguments):
-        done = real(*arguments)
-        done.stdout = "lessons/03_torch_trainer.py\nREADME.md\n" if arguments[0] == "diff" else done.stdout
-        return done
-
-    monkeypatch.setattr(tiers, "_git", git)
-    assert tiers.touched() == ["-m", "deep and not night", "-k", "03_torch_trainer"]

@@ -148,17 +148,3 @@ def _cell(fact: str, facts: dict[str, bool]) -> str:
     if fact not in facts:
         return "–"
     return "yes" if facts[fact] else "**no**"
-
-
-def facts_on_page(text: str) -> dict[str, dict[str, bool]]:
-    """What the page says, by the key of a row: its facts with yes or no."""
-    said, heads = {}, []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        if line.startswith("| what | versions"):
-            heads = cells
-        elif line.startswith("| [") and "_works_with/rows/" in cells[0]:
-            key = cells[0].rsplit("/", 1)[1].removesuffix(".py)")
-            pairs = zip(heads, cells, strict=True)
-            said[key] = {head: cell == "yes" for head, cell in pairs if cell in ("yes", "**no**")}
-    return said

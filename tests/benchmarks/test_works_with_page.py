@@ -30,11 +30,6 @@ def test_each_row_was_run(seen):
         assert not seen[row.key]["error"], row.key
 
 
-def test_the_page_is_read_as_it_is_written(root, seen):
-    said = page.facts_on_page((root / "docs" / "works-with.md").read_text(encoding="utf-8"))
-    assert said == {row.key: seen[row.key]["facts"] for row in table.rows()}
-
-
 def test_a_row_of_other_packages_says_so(root):
     listed = (root / "benchmarks" / "_works_with" / "requirements.txt").read_text()
     installed = (root / "constraints.txt").read_text()
