@@ -1,24 +1,23 @@
 """The files that start the lab elsewhere: accepted by their schemas, with tested versions and no secret."""
 
-import http.server
 import re
+import socket
 import subprocess
 import sys
-import threading
-import time
 import tomllib
 import types
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import json5
 import pytest
+import requests
 import yaml
 from packaging.specifiers import SpecifierSet
 
+import web
 from labkit.local.lab import Lab
 from labkit.machine import free_port
+from labs import until
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTERS, SETUPS = ROOT / "docs" / "clusters", ROOT / "docs" / "setups"
@@ -152,52 +151,30 @@ def test_the_proxy_adds_the_token_of_the_cluster_that_there_is(home):
     assert dashboard["request_headers_override"]() == {"X-Ray-Authorization": "Bearer abc"}
 
 
-class Echo(http.server.BaseHTTPRequestHandler):
+def echo(request):
     """A page that shows what reached it."""
-
-    def do_GET(self):
-        body = f"{self.path} {self.headers['X-Ray-Authorization']}".encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
+    return 200, {}, f"{request.path} {request.headers['X-Ray-Authorization']}".encode()
 
 
 def test_the_forwarder_finds_the_dashboard_of_each_new_cluster(home):
     port = free_port()
+
+    def get(path):
+        return requests.get(f"http://127.0.0.1:{port}{path}", headers={"X-Ray-Authorization": "Bearer abc"})
+
     process = subprocess.Popen([sys.executable, SETUPS / "dashboard.py", str(port)])
     try:
-        with pytest.raises(urllib.error.HTTPError, match="503") as none:
-            _get(port, "/")
-        assert "Run cluster.start()" in none.value.read().decode()
+        with socket.socket() as client:
+            until(lambda: client.connect_ex(("127.0.0.1", port)) == 0)
+        none = get("/")
+        assert none.status_code == 503 and "Run cluster.start()" in none.text
         for page in ("/first", "/second"):  # two clusters, one after the other, on other ports
-            with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
-                threading.Thread(target=server.serve_forever, daemon=True).start()
-                Lab(home).note("cluster", {"dashboard": f"http://127.0.0.1:{server.server_port}"})
-                assert _get(port, page) == f"{page} Bearer abc"
-                server.shutdown()
+            with web.serving(echo) as url:
+                Lab(home).note("cluster", {"dashboard": url})
+                assert get(page).text == f"{page} Bearer abc"
     finally:
         process.terminate()
         process.wait(60)
-
-
-def _get(port: int, path: str) -> str:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}{path}", headers={"X-Ray-Authorization": "Bearer abc", "Connection": "close"}
-    )
-    deadline = time.monotonic() + 150
-    while True:
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return answer.read().decode()
-        except urllib.error.HTTPError:
-            raise
-        except OSError:  # it has not started to listen
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
 
 
 @pytest.mark.parametrize("page", ["security.md", "setups/README.md"])

@@ -57,8 +57,8 @@ def index(tmp_path):
     link = f"{quote(name)}#sha256={hashlib.sha256(content).hexdigest()}"
     pages = {"/": f'<a href="{link}">{name}</a>'.encode(), f"/{quote(name)}": content}
 
-    def answer(path):
-        page = pages.get(path.removeprefix("/whl/cpu/torch"))
+    def answer(request):
+        page = pages.get(request.path.removeprefix("/whl/cpu/torch"))
         return 404 if page is None else 200, {"Content-Type": "text/html"}, page or b""
 
     with web.serving(answer) as url:

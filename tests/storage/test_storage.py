@@ -16,6 +16,7 @@ from labkit.local import storage
 from labkit.settings import Settings
 from labkit.storage import Store, check_run_name, hint_for
 from labkit.storage.client import ObjectFiles, arrow
+from object_servers import error
 
 pytestmark = pytest.mark.slow
 
@@ -350,7 +351,11 @@ def test_refusals(answers, fact, tmp_path):
         connect(url, "key", "secret", tmp_path)
 
 
-REGION = "The authorization header is malformed; the region 'us-east-1' is wrong; expecting 'eu-central-1'"
+WRONG_REGION = error(
+    "AuthorizationHeaderMalformed", "the region 'us-east-1' is wrong; expecting 'eu-central-1'"
+)
+WRONG_PLACE = error("IllegalLocationConstraintException", "The eu-north-1 location constraint is …")
+TEMPORARY_KEY = error("InvalidAccessKeyId", AWSAccessKeyId="ASIAEXAMPLE")
 TEMPORARY = {"LABKIT_S3_ACCESS_KEY": "ASIAEXAMPLE", "LABKIT_S3_SECRET_KEY": "of-a-class"}
 
 
@@ -366,31 +371,16 @@ def pasted(fix, monkeypatch):
 @pytest.mark.parametrize(
     ("fact", "refusal", "accepted", "before"),
     [
-        (
-            "AuthorizationHeaderMalformed",
-            (400, "AuthorizationHeaderMalformed", REGION, ""),
-            "/eu-central-1/s3/",
-            {},
-        ),
-        (
-            "IllegalLocationConstraintException",
-            (400, "IllegalLocationConstraintException", "The eu-north-1 location constraint is …", ""),
-            "/eu-north-1/s3/",
-            {},
-        ),
-        (
-            "InvalidAccessKeyId",
-            (403, "InvalidAccessKeyId", "no", "ASIAEXAMPLE"),
-            "x-amz-security-token",
-            TEMPORARY,
-        ),
-        ("ExpiredToken", (400, "ExpiredToken", "no", ""), "Credential=given", {"AWS_SESSION_TOKEN": "old"}),
-        ("InvalidToken", (400, "InvalidToken", "no", ""), "Credential=given", {"AWS_SESSION_TOKEN": "old"}),
+        ("AuthorizationHeaderMalformed", (400, WRONG_REGION), "/eu-central-1/s3/", {}),
+        ("IllegalLocationConstraintException", (400, WRONG_PLACE), "/eu-north-1/s3/", {}),
+        ("InvalidAccessKeyId", (403, TEMPORARY_KEY), "x-amz-security-token", TEMPORARY),
+        ("ExpiredToken", (400, error("ExpiredToken")), "Credential=given", {"AWS_SESSION_TOKEN": "old"}),
+        ("InvalidToken", (400, error("InvalidToken")), "Credential=given", {"AWS_SESSION_TOKEN": "old"}),
         ("/gone/ca.pem, which does not exist", None, "", {"AWS_CA_BUNDLE": "/gone/ca.pem"}),
         ("ProfileNotFound", None, "", {"AWS_PROFILE": "school"}),
         ("ConfigParseError", None, "", {"AWS_CONFIG_FILE": __file__}),
     ],
-)  # fmt: skip
+)
 def test_each_fix_of_a_store_of_others_works_when_pasted(
     fact, refusal, accepted, before, tmp_path, monkeypatch
 ):
@@ -416,9 +406,8 @@ def test_a_redirect_without_a_region_names_the_other_endpoint(tmp_path, monkeypa
     monkeypatch.setenv("LABKIT_S3_ACCESS_KEY", "key")
     monkeypatch.setenv("LABKIT_S3_SECRET_KEY", "secret")
     with object_servers.of_others(None, "") as right:
-        elsewhere = f"<Endpoint>lab.{right.partition('//')[2]}</Endpoint><Bucket>lab</Bucket>"
-        refusal = (301, "PermanentRedirect", f"no</Message>{elsewhere}<Message>", "")
-        with object_servers.of_others(refusal, "never") as wrong:
+        elsewhere = error("PermanentRedirect", Endpoint=f"lab.{right.partition('//')[2]}", Bucket="lab")
+        with object_servers.of_others((301, elsewhere), "never") as wrong:
             monkeypatch.setenv("LABKIT_S3_ENDPOINT", wrong)
             with pytest.raises(LabError, match="PermanentRedirect") as caught:
                 storage.start()

@@ -4,9 +4,7 @@
 """
 
 import contextlib
-import http.server
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +67,16 @@ def start(kind: str, home: Path) -> contextlib.AbstractContextManager[storage.St
     return {"embedded": embedded, "moto": moto, "named": named}[kind](home)
 
 
+XML = {"Content-Type": "application/xml", "ETag": '"1"'}
+
+
+def error(code: str, message: str = "no", **more: str) -> bytes:
+    """The body of a refusal."""
+    fields = {"Code": code, "Message": message, **more}
+    elements = [f"<{name}>{text}</{name}>" for name, text in fields.items()]
+    return f"<Error>{''.join(elements)}</Error>".encode()
+
+
 def answering(*answers: tuple[int, str]) -> contextlib.AbstractContextManager[str]:
     """The URL of a server that refuses: each request gets the next (status, S3 code), at last the last.
 
@@ -76,61 +84,37 @@ def answering(*answers: tuple[int, str]) -> contextlib.AbstractContextManager[st
     """
     left = list(answers)
 
-    def answer(_: str) -> tuple[int, dict[str, str], bytes]:
+    def answer(_: web.Request) -> tuple[int, dict[str, str], bytes]:
         status, code = left.pop(0) if len(left) > 1 else left[0]
         if not code:
             return status, {"Content-Type": "text/html"}, f"<!DOCTYPE html><p>{status}</p>".encode()
-        error = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>"
-        return status, {"Content-Type": "application/xml"}, error.encode()
+        return status, XML, error(code)
 
     return web.serving(answer)
 
 
-@contextlib.contextmanager
-def of_others(refusal: tuple[int, str, str, str] | None, accepted: str) -> Iterator[str]:
+def of_others(refusal: tuple[int, bytes] | None, accepted: str) -> contextlib.AbstractContextManager[str]:
     """The URL of a small store that refuses each request unless `accepted` is in its Authorization header.
 
-    A refusal is (status, S3 code, message, access key). Its endpoint may have a path.
+    A refusal is (status, body). Its endpoint may have a path.
     """
     objects: dict[str, bytes] = {}
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: web.Request) -> tuple[int, dict[str, str], bytes]:
+        if refusal is not None and accepted not in request.headers.get("Authorization", ""):
+            status, body = refusal
+            return status, XML, body
+        path = request.path.partition("?")[0].removeprefix("/storage/v1/s3").strip("/")
+        if "/" not in path:  # the bucket
+            return 200, XML, b"<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>"
+        if request.command == "PUT":
+            objects[path] = request.body
+            return 200, XML, b""
+        if request.command == "DELETE":
+            objects.pop(path, None)
+            return 204, XML, b""
+        if path not in objects:
+            return 404, XML, error("NoSuchKey")
+        return 200, XML, objects[path]
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def answer(self, status: int, body: bytes = b"") -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Content-Type", "application/xml")
-            self.send_header("ETag", '"1"')
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def do_any(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if refusal is not None and accepted not in self.headers.get("Authorization", ""):
-                status, code, message, key = refusal
-                named = f"<AWSAccessKeyId>{key}</AWSAccessKeyId>" if key else ""
-                text = f"<Error><Code>{code}</Code><Message>{message}</Message>{named}</Error>"
-                return self.answer(status, text.encode())
-            path = self.path.partition("?")[0].removeprefix("/storage/v1/s3").strip("/")
-            if "/" not in path:  # the bucket
-                return self.answer(200, b"<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>")
-            if self.command == "PUT":
-                objects[path] = body
-            if self.command == "DELETE":
-                objects.pop(path, None)
-                return self.answer(204)
-            if path not in objects:
-                return self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
-            return self.answer(200, b"" if self.command == "PUT" else objects[path])
-
-        do_GET = do_PUT = do_DELETE = do_POST = do_HEAD = do_any
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    return web.serving(answer)

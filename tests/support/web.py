@@ -6,25 +6,32 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
+class Request(BaseHTTPRequestHandler):
+    """A request with its `path`, `command`, `headers` and `body`."""
+
+    protocol_version = "HTTP/1.1"  # clients may ask before they send a body
+    body = b""
+
+
 @contextlib.contextmanager
-def serving(answer: Callable[[str], tuple[int, dict[str, str], bytes]]) -> Iterator[str]:
+def serving(answer: Callable[["Request"], tuple[int, dict[str, str], bytes]]) -> Iterator[str]:
     """A server until the end of the block; yields its URL.
 
     Args:
-        answer: called with the path of a request; returns status, headers and body.
+        answer: called with each request; returns status, headers and body.
     """
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Request):
         def reply(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, headers, body = answer(self.path)
+            self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            status, headers, body = answer(self)
             self.send_response(status)
-            for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            for name, value in {"Content-Length": str(len(body)), "Connection": "close", **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_PUT = do_HEAD = do_DELETE = reply
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = reply
 
         def log_message(self, *_: object) -> None:
             pass
@@ -54,8 +61,9 @@ class Files:
         self.requests: list[str] = []
         self.announced: dict[str, int] = {}
 
-    def __call__(self, path: str) -> tuple[int, dict[str, str], bytes]:
-        self.requests.append(path := path.lstrip("/"))
+    def __call__(self, request: Request) -> tuple[int, dict[str, str], bytes]:
+        path = request.path.lstrip("/")
+        self.requests.append(path)
         body = self.files.get(path, b"")
         headers = {"Content-Length": str(self.announced.get(path, len(body)))}
         return 200 if path in self.files else 404, headers, body
