@@ -94,7 +94,7 @@ def test_a_restarted_kernel_gives_its_workers_what_ray_init_would(home, tmp_path
             secrets = {name for name in mine if variables._is_secret(name, mine[name])}
             without = set() if not preload else secrets & now.keys()
             for name in now.keys() - without - {"RAY_health_check_period_ms"}:
-                assert theirs[name] == task[0][name] == mine[name] == now[name], (name, log)
+                assert theirs[name] == task[0][name] == explicit[name] == mine[name] == now[name], (name, log)
             assert "TF_USE_LEGACY_KERAS" not in theirs and "TF_USE_LEGACY_KERAS" not in task[0]
             assert explicit["TF_USE_LEGACY_KERAS"] == "1"  # an actor's own counts more
             assert where == [folder] and task[1] == folder == str(tmp_path) and imported
