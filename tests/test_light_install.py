@@ -6,7 +6,6 @@ should have, and the wheel of labkit.
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -21,9 +20,7 @@ import pytest
 from nbclient import NotebookClient
 from packaging.requirements import Requirement
 
-from labkit.local.lab import Lab
-from labkit.machine import free_port
-from labs import until
+from labs import plain_head
 from requirements import needed
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/panel/", "labkit/worker/")]
@@ -144,20 +141,9 @@ def test_a_run_on_a_plain_ray_in_a_terminal(environment, declared, home):
 
 
 def test_a_run_on_a_cluster_of_a_plain_ray_start(environment, declared, home):
-    own = home / "plain"  # of the head; `home` is the reader's
-    python, port = environment(*declared, "ray[default,train]", "torch"), free_port()
-    command = f"""-m ray.scripts.scripts start --head --port={port} --num-cpus=3 --include-dashboard=false
-        --temp-dir={own}/r --ray-client-server-port={free_port()} --dashboard-agent-listen-port={free_port()}
-        --min-worker-port=0 --max-worker-port=0 --object-store-memory=80000000""".split()
-    variables = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-    Lab(own).use("plain")
-    head = Lab(own).start([str(python), *command], group="plain", log=own / "log", env=variables)
-    try:
-        until(lambda: head.status() is not None)
-        (address,) = re.findall(r"--address='([^']+)'", (own / "log").read_text())
+    python = environment(*declared, "ray[default,train]", "torch")
+    with plain_head(home / "plain", 3, python, RAY_AUTH_MODE="disabled") as address:
         done = run(python, ON_A_CLUSTER, home, HEAD=address)
-    finally:
-        Lab(own).stop("plain")
     assert "record: finished 2 True" in done.stdout, done.stdout + done.stderr[-3000:]
     assert "light: epoch 2/2 · loss" in done.stdout
 

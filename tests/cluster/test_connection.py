@@ -1,11 +1,9 @@
 """Connecting to clusters that the lab did not start, with Ray's own ways to name a token, or without one."""
 
-import contextlib
 import json
 import logging
 import os
 import socket
-import sys
 from concurrent import futures
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +17,7 @@ from labkit.cluster.handle import Cluster
 from labkit.errors import NotReachable
 from labkit.local import cluster
 from labkit.local.lab import Lab
-from labkit.machine import free_port
-from labs import python, until
+from labs import plain_head, python, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/"), pytest.mark.fault]
 TOKEN = "e" * 64
@@ -83,23 +80,19 @@ def test_a_token_is_found_where_ray_looks_and_in_its_order(user, address, monkey
             check_reachable(address, read_token())
 
 
-@pytest.mark.parametrize(
-    ("address", "names", "refused"),
-    [
-        ("10.0.0.7:6379", ["python"], True),
-        ("10.0.0.7:6379", ["python", "raylet"], False),
-        ("ray://10.0.0.7:10001", ["python"], False),
-        ("auto", ["python"], False),
-    ],
-)
-def test_a_machine_that_is_no_node_is_told_how_to_connect(monkeypatch, address, names, refused):
+def test_a_machine_that_is_no_node_is_told_how_to_connect(monkeypatch):
     """Ray looks for a node's process here for a minute, and says nothing meanwhile."""
-    processes = [SimpleNamespace(info={"name": name}) for name in names]
-    monkeypatch.setattr("psutil.process_iter", lambda _: processes)
-    with pytest.raises(NotReachable) if refused else contextlib.nullcontext() as caught:
+    names = ["python"]
+    monkeypatch.setattr(
+        "psutil.process_iter", lambda _: [SimpleNamespace(info={"name": name}) for name in names]
+    )
+    with pytest.raises(NotReachable) as caught:
+        connection.check_node_here("10.0.0.7:6379")
+    assert caught.value.fix.endswith("as a Ray client: ray://10.0.0.7:10001")
+    for address in ("ray://10.0.0.7:10001", "auto"):
         connection.check_node_here(address)
-    if refused:
-        assert caught.value.fix.endswith("as a Ray client: ray://10.0.0.7:10001")
+    names.append("raylet")
+    connection.check_node_here("10.0.0.7:6379")
 
 
 CONNECT = """
@@ -131,51 +124,38 @@ sys.exit(main(["check", sys.argv[1], "--json"]))
 """
 
 
-@pytest.mark.parametrize("way", ["RAY_AUTH_TOKEN", pytest.param("none", marks=pytest.mark.each_change)])
-def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
+@pytest.mark.parametrize(
+    "token",
+    [{"RAY_AUTH_TOKEN": TOKEN}, pytest.param({}, marks=pytest.mark.each_change)],
+    ids=["token", "none"],
+)
+def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, token):
     """As in the containers of docs/clusters, and as on a cluster without authentication.
 
     There a token is not sent that another cluster has made: `ray.init()` makes one.
     """
-    port = free_port()
-    auth = {"RAY_AUTH_MODE": "token", way: TOKEN} if way != "none" else {"RAY_AUTH_MODE": "disabled"}
-    command = f"""-m ray.scripts.scripts start --head --port={port} --num-cpus=2 --include-dashboard=false
-        --temp-dir={home}/r --ray-client-server-port={free_port()} --dashboard-agent-listen-port={free_port()}
-        --min-worker-port=0 --max-worker-port=0 --object-store-memory=80000000""".split()
-    environment = {**os.environ, **auth, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
-    Lab(tmp_path).use("plain")  # on a busy machine it takes longer than it would be kept
-    head = Lab(tmp_path).start(
-        [sys.executable, *command], group="plain", log=tmp_path / "log", env=environment
-    )
-    try:
-        until(lambda: head.status() is not None)
-        assert head.status() == 0, (tmp_path / "log").read_text()
-        address = next(
-            line.split("'")[1] for line in (tmp_path / "log").read_text().splitlines() if "--address=" in line
-        )
-        token = {way: TOKEN} if way != "none" else {}
+    mode = "token" if token else "disabled"
+    with plain_head(home / "plain", 2, HOME=str(tmp_path), RAY_AUTH_MODE=mode, **token) as address:
         (tmp_path / ".ray").mkdir(exist_ok=True)
         (tmp_path / ".ray" / "auth_token").write_text("f" * 64)
         done = python(CONNECT, address, HOME=str(tmp_path), LABKIT_HOME=str(home), **token)
-        assert done.returncode == 0, done.stdout
-        printed, _, checked = done.stdout.partition("checked\n")
-        for part in (
-            "start True",
-            "a task ran 1 True",
-            "True and again",
-            "capacity None",
-            "may add nodes",
-            "refused this notebook is connected to it, with another runtime_env lab.stop() first",
-            "localhost True",
-        ):
-            assert part in printed, printed
-        assert f"{set(token) or set()}" in printed.splitlines()[-1]
-        findings = {finding["topic"]: finding for finding in json.loads(checked)["findings"]}
-        assert findings["nodes"]["text"] == "1 of 1 answered a task", checked
-        assert "as here" in findings["torch"]["text"] and "2 of 2 CPUs" in findings["room"]["text"]
-        assert all(finding["ok"] for finding in findings.values())
-    finally:
-        Lab(tmp_path).stop()
+    assert done.returncode == 0, done.stdout
+    printed, _, checked = done.stdout.partition("checked\n")
+    for part in (
+        "start True",
+        "a task ran 1 True",
+        "True and again",
+        "capacity None",
+        "may add nodes",
+        "refused this notebook is connected to it, with another runtime_env lab.stop() first",
+        "localhost True",
+    ):
+        assert part in printed, printed
+    assert str(set(token)) in printed.splitlines()[-1]
+    findings = {finding["topic"]: finding for finding in json.loads(checked)["findings"]}
+    assert findings["nodes"]["text"] == "1 of 1 answered a task", checked
+    assert "as here" in findings["torch"]["text"] and "2 of 2 CPUs" in findings["room"]["text"]
+    assert all(finding["ok"] for finding in findings.values())
 
 
 OWN = """

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import ray
 
 from labkit.local import cluster
 from labkit.local.lab import Lab
+from labkit.machine import free_port
 
 ROOT = Path(__file__).resolve().parents[2]  # of the checkout
 
@@ -70,6 +72,28 @@ def lab(home: Path, request: pytest.FixtureRequest) -> Iterator["cluster.Cluster
     """A cluster for all tests of a module: two nodes of 2 CPUs, or what its LAB asks of `cluster.start`."""
     with cluster.start(**getattr(request.module, "LAB", {"nodes": 2, "cpus_per_node": 2})) as started:
         yield started
+
+
+@contextlib.contextmanager
+def plain_head(
+    folder: Path, cpus: int, program: str | Path = sys.executable, **variables: str
+) -> Iterator[str]:
+    """A head of Ray's own `ray start`, as on a cluster of others; yields its address."""
+    command = f"""-m ray.scripts.scripts start --head --port={free_port()} --num-cpus={cpus}
+        --temp-dir={folder}/r --ray-client-server-port={free_port()} --include-dashboard=false
+        --dashboard-agent-listen-port={free_port()} --min-worker-port=0 --max-worker-port=0
+        --object-store-memory=80000000""".split()
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", **variables}
+    lab, log = Lab(folder), folder / "log"
+    lab.use("plain")  # on a busy machine it takes longer than it would be kept
+    try:
+        head = lab.start([str(program), *command], group="plain", log=log, env=environment)
+        until(lambda: head.status() is not None)
+        addresses = re.findall(r"--address='([^']+)'", log.read_text())
+        assert addresses, log.read_text()
+        yield addresses[-1]
+    finally:
+        lab.stop()
 
 
 def python(code: str, *args: object, timeout: float = 300, **variables: str) -> subprocess.CompletedProcess:
