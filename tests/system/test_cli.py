@@ -16,18 +16,11 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def run(tmp_path: Path):
-    def _run(*arguments: str, **env: str) -> subprocess.CompletedProcess:
+    def _run(*arguments: str, stdout: int = subprocess.PIPE, **env: str) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "labkit", *arguments]
         variables = {**os.environ, "LABKIT_HOME": str(tmp_path / "home"), **env}
-        return subprocess.run(
-            command,
-            env=variables,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=200,
-        )
+        options = {"env": variables, "cwd": tmp_path, "text": True, "errors": "replace", "timeout": 200}
+        return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, **options)
 
     return _run
 
@@ -51,14 +44,12 @@ def test_a_wrong_setting_is_a_finding_of_the_doctor_and_three_lines_of_all_other
     assert len(done.stderr.splitlines()) == 3 and "LABKIT_DATASET" in done.stderr
 
 
-def test_a_pipe_whose_reader_has_gone_ends_a_command_in_silence(tmp_path):
+def test_a_pipe_whose_reader_has_gone_ends_a_command_in_silence(run):
     readable, writable = os.pipe()
     os.close(readable)
-    command = [sys.executable, "-m", "labkit", "home"]
-    variables = {**os.environ, "LABKIT_HOME": str(tmp_path / "home")}
-    done = subprocess.run(command, env=variables, stdout=writable, stderr=subprocess.PIPE, timeout=200)
+    done = run("home", stdout=writable)
     os.close(writable)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_doctor_says_no_secret_also_on_a_terminal_that_is_not_utf_8(run, tmp_path):

@@ -1,12 +1,11 @@
 """The doctor: each thing that can be wrong is found, named, and comes with what fixes it."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import labs
 from labkit import machine
 from labkit.local import doctor as diagnosis
 from labkit.local.doctor import Diagnosis, Finding, doctor
@@ -29,11 +28,11 @@ def home(tmp_path: Path) -> Path:
 def look(home, monkeypatch):
     """look(topic, memory=…): what the doctor finds on a machine where these facts are so; None: no line."""
 
-    def _look(topic: str, **facts) -> Finding | None:
-        settings = Settings(home=home, use_gpu=True)
+    def _look(topic: str, *, place: Path = home, use_gpu: bool = True, **facts) -> Finding | None:
         for name, value in facts.items():
             monkeypatch.setattr(machine, name, lambda *_, value=value: value)
-        return next((f for f in doctor(settings).findings if f.topic == topic), None)
+        findings = doctor(Settings(home=place, use_gpu=use_gpu)).findings
+        return next((finding for finding in findings if finding.topic == topic), None)
 
     return _look
 
@@ -78,19 +77,18 @@ def test_shared_memory_of_a_default_container(look):
     [(50 * GB, 100 * GB, True), (1 * GB, 10 * GB, False), (40 * GB, 1000 * GB, False), (0, 0, True)],
 )
 def test_disk(look, monkeypatch, free, total, ok):
-    usage = type(diagnosis.shutil.disk_usage("/"))(total, total - free, free)
+    usage = SimpleNamespace(total=total, free=free)
     monkeypatch.setattr(diagnosis.shutil, "disk_usage", lambda _: usage)
     finding = look("home")
     assert finding.ok == ok and Diagnosis((finding,)).ok == ok
 
 
 @pytest.mark.parametrize("build, ok", [("2.13.0+cpu", False), ("2.13.0", True)])
-def test_a_gpu_and_the_build_of_torch(look, monkeypatch, home, build, ok):
+def test_a_gpu_and_the_build_of_torch(look, monkeypatch, build, ok):
     monkeypatch.setattr(diagnosis, "_version", lambda name: build)
     finding = look("GPU", gpus=("H200",) * 2)
     assert finding.ok == ok and "2 × H200" in finding.text
-    findings = doctor(Settings(home=home, use_gpu=False)).findings  # LABKIT_GPU=0, one of the two fixes
-    (finding,) = [finding for finding in findings if finding.topic == "GPU"]
+    finding = look("GPU", use_gpu=False)  # LABKIT_GPU=0, one of the two fixes
     assert finding.ok and "not used" in finding.text
 
 
@@ -104,13 +102,12 @@ def test_packages(look, monkeypatch):
 
 @pytest.mark.parametrize("place", ["file", "file/below", "/etc", "/etc/lab"])
 def test_a_home_that_cannot_be_used_and_nobody_is_told_to_own_what_is_not_the_labs(
-    tmp_path, monkeypatch, place
+    look, tmp_path, monkeypatch, place
 ):
     (tmp_path / "file").touch()
     access = diagnosis.os.access  # root may write anywhere, so one folder is closed to it here
     monkeypatch.setattr(diagnosis.os, "access", lambda path, mode: str(path) != "/etc" and access(path, mode))
-    findings = doctor(Settings(home=tmp_path / place)).findings
-    (finding,) = [finding for finding in findings if finding.topic == "home"]
+    finding = look("home", place=tmp_path / place)
     assert finding.blocking and not finding.ok
     assert finding.fix.startswith("export LABKIT_HOME=")
 
@@ -149,28 +146,15 @@ def test_a_variable_of_another_tutorial_is_found_and_one_that_does_no_harm_is_no
     assert look("variables") is None
 
 
-@pytest.mark.parametrize(
-    ("folder", "fact"),
-    [
-        ("x" * 60, "leave room"),
-        ("gone", "is not the whole path"),
-        ("relative", "is not the whole path"),
-        ("short", ""),
-    ],
-)
-def test_a_folder_for_temporary_files_that_does_not_fit(look, tmp_path, monkeypatch, folder, fact):
-    for name in ("TMPDIR", "TEMP", "TMP"):
-        monkeypatch.delenv(name, raising=False)
+def test_a_folder_for_temporary_files_that_does_not_fit(look, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/tmp")
     assert look("temporary files") is None
-    path = Path("/tmp") if folder == "short" else tmp_path / folder
-    if folder != "gone":
-        path.mkdir(exist_ok=True)
-    monkeypatch.setenv("TMPDIR", folder if folder == "relative" else str(path))
-    finding = look("temporary files")
-    if fact:
+    long = "x" * 60
+    (tmp_path / long).mkdir()
+    for folder, fact in ((long, "leave room"), ("gone", "is not the whole path")):
+        monkeypatch.setenv("TMPDIR", str(tmp_path / folder))
+        finding = look("temporary files")
         assert fact in finding.text and "export TMPDIR=" in finding.fix and not finding.blocking
-    else:
-        assert finding is None
 
 
 def test_looking_loads_nothing_heavy_and_makes_nothing(home):
@@ -178,11 +162,9 @@ def test_looking_loads_nothing_heavy_and_makes_nothing(home):
 import sys
 from labkit.local.doctor import doctor
 print(doctor())
-print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)
+print(*sorted({name.partition('.')[0] for name in sys.modules}))
 """
-    environment = {**os.environ, "LABKIT_HOME": str(home)}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    loaded = labs.python(code, LABKIT_HOME=str(home)).stdout.splitlines()[-1]
     heavy = {"ray", "torch", "tensorflow", "pyspark", "pandas", "numpy", "IPython"}
-    assert not heavy & set(done.stderr.split())
+    assert "sys" in loaded.split() and not heavy & set(loaded.split())
     assert not home.exists()

@@ -7,18 +7,18 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+import labs
 from labkit import process_info
 from labkit.errors import LabError, NotReachable
 from labkit.local import family, lab, supervisor
 from labkit.local.lab import Lab
-from labs import processes_of, runs, until
+from labs import runs, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/")]
 
@@ -27,12 +27,9 @@ SLEEP = ["sleep", "900"]
 
 
 @pytest.fixture
-def home(monkeypatch):
-    folder = Path(tempfile.mkdtemp(prefix="lk"))
-    monkeypatch.setenv("LABKIT_HOME", str(folder))
-    yield folder
-    Lab(folder).stop()
-    shutil.rmtree(folder, ignore_errors=True)
+def home():
+    with labs.home() as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -233,14 +230,6 @@ def test_another_user_keeps_it_running(home, user):
     until(lambda: Lab(home).users() == {"one": [os.getpid()]})
     time.sleep(2)  # longer than it is kept
     assert sleepers(home)
-    two = user(keep=60)
-    assert Lab(home).leave("one")  # the other one uses it
-    two.kill()
-    two.wait()
-    Lab(home).use("one", keep=0.5)
-    until(lambda: Lab(home).users() == {"one": [os.getpid()]})
-    assert not Lab(home).leave("one")
-    until(lambda: not sleepers(home))
 
 
 def test_a_removed_home_stops_the_lab(home, user):
@@ -270,11 +259,6 @@ def test_a_killed_supervisor_is_replaced_and_its_processes_run_on(home, user):
 def test_a_home_that_cannot_be_looked_at_for_a_moment_is_there(home, monkeypatch):
     """A network's disk, or a ticket that is over: an error there would leave all that runs alone."""
     looking = supervisor.Supervisor(home, home / "socket", 60)
-    home.mkdir(exist_ok=True)
-    (home / "socket").touch()
-    assert looking._has_home()
-    (home / "socket").unlink()
-    assert not looking._has_home()
 
     def stale(self):
         raise OSError(116, "Stale file handle")
@@ -297,18 +281,6 @@ def test_stop_without_a_supervisor_leaves_nothing(home, user, way):
     until(lambda: not Lab(home).running())
 
 
-def test_of_two_that_start_at_once_one_stays(home, tmp_path):
-    folder = Lab(home).make_folder()
-    command = [sys.executable, "-P", "-m", supervisor.__name__, str(home), str(folder)]
-    environment = {**os.environ, **Lab(home).mark(family.SUPERVISOR)}
-    both = [subprocess.Popen(command, env=environment) for _ in range(2)]
-    Lab(home).use("one")  # this may start a third one
-    until(lambda: len(Lab(home).running()) == 1)
-    assert Lab(home).users() == {"one": [os.getpid()]}
-    Lab(home).stop()
-    assert [process.wait(300) for process in both] == [0, 0]
-
-
 def test_one_of_another_version_is_named_at_once_and_can_be_stopped(home, start, monkeypatch):
     start(SLEEP)
     monkeypatch.setattr(lab, "PROTOCOL", 0)
@@ -317,33 +289,3 @@ def test_one_of_another_version_is_named_at_once_and_can_be_stopped(home, start,
         Lab(home).use("two")
     assert "labkit stop" in raised.value.fix
     assert Lab(home).stop() and not Lab(home).running()
-
-
-# -- one home, two hosts ----------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root makes namespaces")
-@pytest.mark.parametrize("space", [["--net"], ["--pid", "--fork", "--kill-child", "--mount-proc"]])
-def test_two_hosts_with_one_home_never_end_each_others(home, user, space):
-    """As two machines, or two containers."""
-    user(keep=60)
-    there = [*space, sys.executable, "-P", "-c"]
-    code = USER.replace("time.sleep(900)", "print(Lab(home).stop(), flush=True)")
-    done = subprocess.run(
-        ["unshare", *there, code, home, "60", ""], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0 and "one: sleep" in done.stdout, done
-    assert len(sleepers(home)) == 1
-    beside = subprocess.Popen(["unshare", *there, USER, home, "0.5", ""], stdout=subprocess.PIPE, text=True)
-    try:
-        assert beside.stdout.readline() == "ready\n"
-        (pid,) = sleepers(home)
-        Lab(home).stop()
-        assert not runs(pid)
-        time.sleep(1.5)
-        assert any("sleep 900" in line for line in processes_of(home))  # that of the other host
-    finally:
-        beside.kill()
-        beside.wait()
-        beside.stdout.close()
-    until(lambda: not any("sleep 900" in line for line in processes_of(home)))
