@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import jupytext
 import numpy as np
@@ -110,10 +111,6 @@ def test_what_a_table_would_lose_in_silence_is_refused(tmp_path, text, options, 
     options = options or {"categories": ["country", "iso", "region", "roof"]}
     with pytest.raises(ValueError, match=refused):
         reader("table.py")["read_table"](path, target="price", **options)
-    if text == FLATS:
-        path.write_text(text, encoding="latin-1")
-        with pytest.raises(UnicodeDecodeError):
-            reader("table.py")["read_table"](path, target="price", **options)
 
 
 def test_a_large_target_may_lose_its_last_digits(tmp_path):
@@ -141,51 +138,45 @@ def test_a_code_that_is_read_as_a_number_is_shown(tmp_path, capsys):
     assert "region: numbers from 5 to 7" in capsys.readouterr().out
 
 
-def photo(path: Path, image: Image.Image, **options: object) -> Path:
+def photo(path: Path, image: Image.Image, **options: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path, **options)
-    return path
 
 
-def test_images_show_their_colours_whatever_their_file(tmp_path, capsys):
+def test_images_show_their_colours_whatever_their_file(tmp_path):
     read_images, red = reader("images.py")["read_images"], Image.new("RGB", (8, 4), "red")
     photo(tmp_path / "a" / "plain.png", red)
     photo(tmp_path / "a" / "palette.gif", red.convert("P", palette=Image.Palette.ADAPTIVE))
-    sideways, exif = Image.new("RGB", (4, 8), "red"), Image.Exif()
+    exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by 90 degrees
-    photo(tmp_path / "a" / "photo.png", sideways, exif=exif)
+    photo(tmp_path / "a" / "turned.png", Image.new("RGB", (4, 8), "red"), exif=exif)
     photo(tmp_path / "a" / "phone.jpg", red, format="MPO", save_all=True, append_images=[red], quality=100)
     photo(tmp_path / "b" / "transparent.png", Image.new("RGBA", (8, 4), (9, 9, 9, 0)))
     (tmp_path / "b" / "Thumbs.db").write_bytes(b"x")
     x, y, classes = read_images(tmp_path, size=(8, 4))
     assert (x.shape, x.dtype, y.tolist(), classes) == ((5, 4, 8, 3), np.uint8, [0, 0, 0, 0, 1], ["a", "b"])
-    palette, phone, turned, plain = x[:4]
-    exact = np.stack([palette, turned, plain])
-    assert np.unique(exact.reshape(-1, 3), axis=0).tolist() == [[255, 0, 0]]
-    assert np.abs(phone - [255.0, 0, 0]).max() <= 2  # a JPEG is nearly that
-    assert np.unique(x[4]).tolist() == [255]
+    assert np.abs(x[:4] - [255.0, 0, 0]).max() <= 2  # a JPEG is nearly that
+    assert x[4].min() == 255
     assert read_images(tmp_path, size=(8, 4), mode="L")[0].shape == (5, 4, 8)
-    assert "a: 4 images\nb: 1 images\n" in capsys.readouterr().out
     square = read_images(tmp_path, size=(8, 8))[0][0]  # keeps the proportions, on white
     assert square[0].min() == 255 and square[4].tolist() == [[255, 0, 0]] * 8
 
 
 def test_images_with_pages_or_16_bits_and_other_files_are_refused(tmp_path):
-    read_images = reader("images.py")["read_images"]
-    slices = [Image.new("L", (8, 8), level) for level in (0, 200)]
-    bad = photo(tmp_path / "a" / "stack.tif", slices[0], save_all=True, append_images=slices[1:])
-    with pytest.raises(ValueError, match=r"stack\.tif has 2 pages"):
-        read_images(tmp_path, size=(8, 8))
-    bad.unlink()
-    bad = photo(tmp_path / "a" / "deep.png", Image.fromarray(np.full((8, 8), 40_000, np.uint16)))
-    with pytest.raises(ValueError, match=r"deep\.png has more than 8 bits"):
-        read_images(tmp_path, size=(8, 8))
+    pages = [Image.new("L", (8, 8), level) for level in (0, 200)]
+    photo(tmp_path / "stack" / "a" / "stack.tif", pages[0], save_all=True, append_images=pages[1:])
+    photo(tmp_path / "deep" / "a" / "deep.png", Image.fromarray(np.full((8, 8), 40_000, np.uint16)))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="empty has no images: it needs a folder for each class"):
-        read_images(tmp_path / "empty", size=(8, 8))
-    bad.rename(tmp_path / "a" / "notes.png").write_bytes(b"ask Kim")
-    with pytest.raises(OSError, match=r"notes\.png"):
-        read_images(tmp_path, size=(8, 8))
+    (tmp_path / "notes" / "a").mkdir(parents=True)
+    (tmp_path / "notes" / "a" / "notes.png").write_bytes(b"ask Kim")
+    for folder, error, words in (
+        ("stack", ValueError, r"stack\.tif has 2 pages"),
+        ("deep", ValueError, r"deep\.png has more than 8 bits"),
+        ("empty", ValueError, "empty has no images: it needs a folder for each class"),
+        ("notes", OSError, r"notes\.png"),
+    ):
+        with pytest.raises(error, match=words):
+            reader("images.py")["read_images"](tmp_path / folder, size=(8, 8))
 
 
 def test_a_text_has_one_encoding(tmp_path):
@@ -318,31 +309,17 @@ def test_classes_from_a_table_and_predictions_of_new_rows(here):
 
 def test_new_rows_are_read_as_the_others_and_need_each_column(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    space = reader("table.py")
+    space, model = reader("table.py"), MagicMock()
     Path("flats.csv").write_text("size,district,price\n50,007,1\n60,NA,2\n")
     Path("new.csv").write_text("size,district\n50,007\n")
     table, x = space["read_table"]("flats.csv", "price", ["district"])
-    seen = []
-    space |= {"table": table, "x": x, "model": Model(seen)}
+    space |= {"table": table, "x": x, "model": model}
     (predict,) = code_below("Predict new rows")
     exec(predict, space)
-    assert seen[0].tolist() == [[50.0, 1.0, 0.0]]
+    assert model.call_args.args[0].tolist() == [[50.0, 1.0, 0.0]]
     Path("new.csv").write_text("area,district\n50,007\n")
     with pytest.raises(ValueError, match="new.csv has no {'size'}"):
         exec(predict, space)
-
-
-class Model:
-    """A network that notes what it gets."""
-
-    def __init__(self, seen):
-        self.seen = seen
-
-    def __call__(self, rows):
-        self.seen.append(rows)
-
-    def eval(self):
-        pass
 
 
 def test_rows_that_belong_together_stay_together(tmp_path):
@@ -352,32 +329,18 @@ def test_rows_that_belong_together_stay_together(tmp_path):
     flats.assign(size=np.arange(400.0), price=rng.normal(size=400)).to_csv(path, index=False)
     space = reader("table.py") | {"path": path}
     exec(code_below("Rows that belong together")[0], space)
-    sizes = [
-        space[part][:][0][:, list(space["x"]).index("size")].int() for part in ("train", "valid", "test")
-    ]
-    assert sorted(np.concatenate(sizes)) == list(range(400)) and min(map(len, sizes)) > 40
-    inside = [set(flats["building"][part.numpy()]) for part in sizes]
-    assert sum(map(len, inside)) == len(set.union(*inside)) == flats["building"].nunique()
+    column = list(space["x"]).index("size")  # the number of the row
+    parts = [space[part][:][0][:, column].int().tolist() for part in ("train", "valid", "test")]
+    assert sorted(sum(parts, [])) == list(range(400)) and min(map(len, parts)) > 40
+    buildings = [set(flats["building"][part]) for part in parts]
+    assert sum(map(len, buildings)) == flats["building"].nunique()
 
 
 def test_a_text_in_a_notebook(here):
     Path("plays.txt").write_text("to be or not to be, that is the question\n" * 200)
     notebook = jupytext.read(copy("text.py", "([] if", '(["plays.txt"] if'))
     NotebookClient(notebook, timeout=800, kernel_name="python3").execute()
-    printed = "".join(
-        output.get("text", "")
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-        for output in cell.outputs
-    )
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    printed = "".join(output.get("text", "") for output in outputs)
     assert on_test_rows(printed, "perplexity") < 3  # 256 is a guess
     assert "the question\nto be" in printed  # what the model has written
-
-
-def test_the_three_loops_differ_in_their_loss_only():
-    texts = [path.read_text(encoding="utf-8") for path in sorted(TEMPLATES.glob("*.py"))]
-    loops = {
-        re.sub("loss = .*", "", text.partition("\ndef train_loop")[2].partition("\n# %%")[0])
-        for text in texts
-    }
-    assert len(texts) == 3 and len(loops) == 1
