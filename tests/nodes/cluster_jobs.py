@@ -4,14 +4,11 @@ The variables ADDRESS and SHARED name the cluster and a folder that all machines
 as one line of JSON. Its functions reach the workers by value, as those of a notebook do.
 """
 
-import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
 
@@ -24,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from labkit.errors import LabError
 from labkit.local import cluster
 from labkit.panel.reporters import NullReporter
-from labkit.train import TrainPanel, hang
+from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
 
 SHARED = os.environ["SHARED"]
@@ -75,57 +72,18 @@ def trainer_of(*, validates=False, pause=0.02):
     )
 
 
-@contextlib.contextmanager
-def watching(panel):
-    """Note when the first event of a panel came."""
-    over = threading.Event()
-
-    def look():
-        while not over.wait(0.05):
-            if panel.state.heard_at > panel.state.started_at and "first_event" not in outcome:
-                outcome["first_event"] = round(panel.state.heard_at - panel.state.started_at, 1)
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        outcome["status"], outcome["seconds"] = panel.state.status, round(panel.state.elapsed(), 1)
-
-
 def followed(panel, trainer):
     """Train under a panel; tell what it saw of the ranks."""
-    with watching(panel):
-        result = panel.fit(trainer)
-    workers = panel.state.workers
-    outcome["workers"] = {
-        rank: [worker.node, worker.pid, worker.made, worker.rows] for rank, worker in workers.items()
-    }
+    result = panel.fit(trainer)
+    workers = panel.state.workers.items()
+    outcome["status"] = panel.state.status
+    outcome["workers"] = {rank: [worker.node, worker.made, worker.rows] for rank, worker in workers}
     outcome["history"], outcome["prints"] = len(panel.state.history), list(panel.state.prints)
     outcome["checkpoint"] = os.path.isdir(result.checkpoint.path)
 
 
 def train():
-    panel = TrainPanel("train", reporter=NullReporter())
-    followed(panel, trainer_of())
-    outcome["collide"] = [has_its_pid(worker.pid) for worker in panel.state.workers.values()]
-    outcome["explained"] = hang.explain(panel.state.workers.values())
-
-
-def has_its_pid(pid):
-    """Start a process that has the number of a rank's; whether there is one now."""
-    for _ in range(200):  # whatever begins in this PID namespace takes the next number
-        if os.path.exists(f"/proc/{pid}"):  # also of a thread, which no process can then have
-            return True
-        with open("/proc/sys/kernel/ns_last_pid", "w") as file:
-            file.write(str(pid - 1))
-        started = subprocess.Popen(["sleep", "20"])
-        if started.pid != pid:
-            started.kill()
-            started.wait()
-    return False
+    followed(TrainPanel("train", reporter=NullReporter()), trainer_of())
 
 
 def slowly():
@@ -164,12 +122,10 @@ def is_idle():
 
 
 def main(job: str) -> None:
-    began = time.monotonic()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             lab = cluster.connect(os.environ["ADDRESS"])
-            outcome["connect"] = round(time.monotonic() - began, 1)
             outcome["nodes"] = [node.address for node in lab.nodes]
             globals()[job]()
             outcome["idle"] = is_idle()

@@ -80,31 +80,21 @@ class Machine:
         self._net, self.name, self.address, self.environment = net, name, address, environment
         self.pid = 0
 
-    def start(self, *arguments: str, log: Path | None = None, **variables: str) -> subprocess.Popen:
-        """Start the machine's Python with these arguments."""
-        inside = [f"--{kind}=/proc/{self.pid}/ns/{kind[:3]}" for kind in ("mount", "uts", "pid", "net")]
-        inside[0] = f"--mount=/proc/{self.pid}/ns/mnt"
-        command = ["nsenter", *inside, "--wd=/", str(self._net.python), *arguments]
-        with open(log or os.devnull, "ab") as output:
-            return subprocess.Popen(
-                command,
+    def run(self, *arguments: str, **variables: str) -> None:
+        """Run the machine's Python with these arguments, which must succeed."""
+        inside = ["nsenter", f"--target={self.pid}", "--mount", "--uts", "--pid", "--net", "--wd=/"]
+        log = self._net.folder / f"{self.name}.log"
+        with open(log, "ab") as output:
+            done = subprocess.run(
+                [*inside, str(self._net.python), *arguments],
                 env=self.environment | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                timeout=120,
             )
-
-    def run(self, *arguments: str, timeout: float = 120, **variables: str) -> str:
-        """The same, and wait for its end. Returns what it printed.
-
-        Raises:
-            AssertionError: it did not end with 0.
-        """
-        log = self._net.folder / f"{self.name}.log"
-        done = self.start(*arguments, log=log, **variables)
-        assert done.wait(timeout) == 0, log.read_text()
-        return log.read_text()
+        assert done.returncode == 0, log.read_text()
 
 
 class Network:
