@@ -7,7 +7,6 @@ assert what the lesson says about its outputs.
 
 import functools
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from traitlets.config import Config
 
 import additions
 import build
+import labs
 import lesson
 from course import exercises
 from kernels import without_ports
@@ -67,34 +67,26 @@ class Run:
 
 @pytest.fixture(scope="module", params=RUNS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    notebook, home = FOLDER / f"{request.param}.ipynb", tmp_path_factory.mktemp("home")
-    kept = KEPT / notebook.parent.name
-    if notebook.parent.name in ("solutions", "recipes"):
-        part = "recipes" if notebook.parent.name == "recipes" else ""
-        source = FOLDER.parent / "lessons" / part / f"{notebook.stem}.py"
-        cells = additions.complete(source, lesson.read(source))
-        notebook = tmp_path_factory.mktemp("notebooks") / notebook.parent.name / notebook.name
-        notebook.parent.mkdir()
-        shutil.copy(FOLDER / "my_loop.py", notebook.parent)
-        nbformat.write(build.notebook(cells, solutions=True, claims=True), notebook)
-    with pytest.MonkeyPatch.context() as patch, without_ports() as options:
-        for name in [name for name in os.environ if name.startswith(("LABKIT_", "RAY_"))]:
-            patch.delenv(name)
-        patch.setenv("LABKIT_HOME", str(home))
-        patch.setenv("LABKIT_SMALL", "1")
+    kind, name = request.param.split("/")
+    sources = FOLDER.parent / "lessons"
+    source = (sources / "recipes" if kind == "recipes" else sources) / f"{name}.py"
+    notebook = tmp_path_factory.mktemp("notebooks") / kind / f"{name}.ipynb"
+    notebook.parent.mkdir()
+    shutil.copy(FOLDER / "my_loop.py", notebook.parent)
+    cells = additions.complete(source, lesson.read(source))
+    nbformat.write(build.notebook(cells, solutions=True, claims=True), notebook)
+    with labs.home() as home, without_ports() as options, pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABKIT_PANEL", "widgets")  # their summaries stay in the outputs, as HTML
-        if notebook.parent.name == "solutions":
+        if kind == "solutions":
             patch.setenv("LABKIT_CHECK", "patient")
         client = functools.partial(NotebookClient, config=Config(KernelManager=options))
         patch.setattr("nbmake.nb_run.NotebookClient", client)
         seconds_per_cell = request.config.getoption("nbmake_timeout")
-        try:
-            result = NotebookRun(notebook, seconds_per_cell).execute()
-            kept.mkdir(parents=True, exist_ok=True)
-            nbformat.write(result.nb, kept / notebook.name)
-            yield Run(notebook, home, result)
-        finally:
-            Lab(home).stop()  # of a notebook that did not come to its end
+        result = NotebookRun(notebook, seconds_per_cell).execute()
+        kept = KEPT / kind
+        kept.mkdir(parents=True, exist_ok=True)
+        nbformat.write(result.nb, kept / notebook.name)
+        yield Run(notebook, home, result)
 
 
 @pytest.mark.notebook

@@ -1,18 +1,16 @@
 """The scripts in notebooks/plain: what a lesson does, without the lab, on two cores and in short time."""
 
 import ast
-import contextlib
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from labkit.local import java
-from labs import until
+from labs import processes_of, wait_until_nothing_lives
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("course/datasets/", "datasets/")]
 
@@ -36,8 +34,8 @@ def test_has_no_lab_in_it(script):
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_runs_and_leaves_nothing(script, tmp_path):
     environment = {k: v for k, v in os.environ.items() if not re.match("LABKIT_|RAY_|PYTHONPATH", k)}
-    mark = str(tmp_path)
-    environment |= {"PLAIN_TEST": mark, "RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": "/tmp", "HOME": mark}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": "/tmp", "HOME": str(tmp_path)}
+    environment["LABKIT_HOME"] = str(tmp_path)  # by which its processes are found
     environment["JAVA_HOME"] = str(java.home(tmp_path / "java"))
     cores = sorted(os.sched_getaffinity(0))[:2]
     try:
@@ -52,11 +50,9 @@ def test_runs_and_leaves_nothing(script, tmp_path):
         )
         assert ran.returncode == 0, ran.stderr[-3000:]
         assert ran.stdout.strip(), "it prints what came out"
-        with contextlib.suppress(AssertionError):  # the next line says which ones are left
-            until(lambda: not _processes(mark), 120)
-        assert _processes(mark) == []
+        wait_until_nothing_lives(tmp_path, 120)
     finally:
-        for process in _processes(mark):
+        for process in processes_of(tmp_path):
             process.kill()
 
 
@@ -74,12 +70,3 @@ def test_a_late_failure_of_one_rank_prints_no_accuracy(tmp_path):
     ran = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
     assert ran.returncode != 0 and "a bad row" in ran.stdout + ran.stderr
     assert "accuracy on" not in ran.stdout
-
-
-def _processes(mark: str) -> list[psutil.Process]:
-    processes = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("PLAIN_TEST") == mark and process.status() != psutil.STATUS_ZOMBIE:
-                processes.append(process)
-    return processes

@@ -183,7 +183,7 @@ def test_labkit_stop_ends_the_spark_of_a_living_kernel_and_a_kill_leaves_nothing
         done = python("from labkit.__main__ import main; main(['stop'])")
         assert "stopped spark: java" in done.stdout
         assert Lab(home).groups() == set()
-        assert not any("java" in line for line in processes_of(home))
+        assert "java" not in str(processes_of(home))
     with kernel() as notebook:
         begun = notebook.run(SESSION.replace("local[1]", "local-cluster[1,1,1024]"))
         assert begun.error is None, begun.error

@@ -153,9 +153,9 @@ def runs(pid: int) -> bool:
         return False
 
 
-def processes_of(home: Path) -> list[str]:
-    """Command lines of all living processes that were given this home, or have a file in it open."""
-    commands = []
+def processes_of(home: Path) -> list[psutil.Process]:
+    """All living processes that were given this home, or have a file in it open."""
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
@@ -163,17 +163,17 @@ def processes_of(home: Path) -> list[str]:
             files = [file.path for file in process.open_files()]
             # Ray's agents overwrite their environment with their title; their logs give them away.
             if process.environ().get("LABKIT_HOME") == str(home) or any(str(home) in f for f in files):
-                commands.append(" ".join(process.cmdline())[:200])
-    return commands
+                processes.append(process)
+    return processes
 
 
-def wait_until_nothing_lives(home: Path) -> None:
+def wait_until_nothing_lives(home: Path, seconds: float = 45) -> None:
     """Nothing that was given this home is left, after the moment that a kernel and a supervisor take to end.
 
     It is less than a minute, after which the supervisor ends what has no user.
     """
     with contextlib.suppress(AssertionError):
-        until(lambda: not processes_of(home), 45)
+        until(lambda: not processes_of(home), seconds)
     assert processes_of(home) == []
 
 
