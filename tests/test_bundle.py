@@ -1,6 +1,5 @@
 """The archives for a class: what is in them, that a bundle starts only if it's whole, and how it's copied."""
 
-import hashlib
 import os
 import platform
 import re
@@ -90,13 +89,11 @@ def test_a_learners_assistant_is_told_how_to_help(root, lab):
 
 
 def test_checksums_hold_for_the_archive_and_each_file(archive, lab):
-    assert hashlib.sha256(archive.read_bytes()).hexdigest() in Path(f"{archive}.sha256").read_text()
     lines = (lab / "SHA256SUMS").read_text().splitlines()
     files = {str(path.relative_to(lab)) for path in lab.rglob("*") if path.is_file()}
     assert {line.split("  ", 1)[1] for line in lines} == files - {"SHA256SUMS"}
-    for line in lines:
-        digest, name = line.split("  ", 1)
-        assert hashlib.sha256((lab / name).read_bytes()).hexdigest() == digest, name
+    for folder, sums in ((lab, "SHA256SUMS"), (archive.parent, f"{archive}.sha256")):
+        subprocess.run(["sha256sum", "--check", "--quiet", sums], cwd=folder, check=True)
 
 
 def test_start_installs_once_without_an_index_and_opens_the_first_lesson(start):
@@ -151,10 +148,7 @@ def test_a_bundle_has_the_torch_that_make_setup_would_choose(tmp_path, monkeypat
     monkeypatch.delenv("TORCH_INDEX", raising=False)
     assert bundle.download(tmp_path / "wheels") == tmp_path / "wheels"
     assert len(asked) == calls
-    if calls == 2:
-        first, rest = asked
-        assert first[-4:-1] == ["--no-deps", "--index-url", install.INDEX]
-        assert first[first.index("--wheel-dir") + 1] == rest[rest.index("--find-links") + 1]
+    assert ("--no-deps" in asked[0] and install.INDEX in asked[0]) == (build_of_torch == "cpu")
 
 
 def test_a_notebook_that_was_worked_in_is_not_packed(tmp_path, monkeypatch):
