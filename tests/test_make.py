@@ -6,19 +6,17 @@ import subprocess
 
 import pytest
 
-STAND_IN = """#!/bin/sh
+STAND_IN = """
 echo "$*" >> "$LOG"
 case "$*" in
     "-m ruff check"*) exit ${RUFF_STATUS:-0} ;;
     "-m tests"*)
         echo "home $LABKIT_HOME" >> "$LOG"
-        echo "== 1 passed in 0.1s =="
         exit ${PYTEST_STATUS:-0} ;;
     "-m labkit home") echo /their/home ;;
     "-m jupyterlab"*)
         echo "config $JUPYTER_CONFIG_PATH" >> "$LOG"
         echo "tabs $JUPYTERLAB_WORKSPACES_DIR" >> "$LOG" ;;
-    "-m pip list"*) printf 'zope==1\\nTorch==2.13.0+cpu\\nabc==2.0\\n' ;;
 esac
 """
 
@@ -44,12 +42,16 @@ def make(root, tmp_path):
     return _make
 
 
+def program(path, script):
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
 @pytest.fixture
 def made(make):
     """The same, with an environment that is there already."""
     make.python.parent.mkdir(parents=True)
-    make.python.write_text(STAND_IN)
-    make.python.chmod(0o755)
+    program(make.python, STAND_IN)
     make("setup")
     return make
 
@@ -61,14 +63,14 @@ def test_setup_installs_once_and_again_when_a_pin_changes(made, tmp_path):
 
 
 @pytest.mark.parametrize("target, tier", [("test", "test"), ("test-all", "all"), ("test-touched", "touched")])
-def test_test_runs_the_cheap_first_and_stops_the_lab_last(made, tmp_path, target, tier):
+def test_test_runs_lint_and_the_tests_of_a_home_of_their_own(made, tmp_path, target, tier):
     done, asked = made(target, "TEST_ARGS=-k some")
-    assert done.returncode == 0
-    tests = asked.index(f"-m tests --tier {tier} -k some")
-    assert asked[0] == "-m ruff check ." and asked[tests - 1] == "tools/build.py --check"
-    assert {"tools/prose.py", "-m ruff format --check ."} < set(asked[:tests])
-    assert asked[tests + 1 :] == [f"home {tmp_path}/.labkit/test", "-m labkit stop"]
-    assert "1 passed in" in done.stdout
+    assert asked[0] == "-m ruff check ."
+    assert asked[-3:] == [
+        f"-m tests --tier {tier} -k some",
+        f"home {tmp_path}/.labkit/test",
+        "-m labkit stop",
+    ]
     assert done.stdout.splitlines()[-1].startswith(f"make {target}: all passed after")
 
 
@@ -91,15 +93,6 @@ def test_lab_builds_what_is_stale_and_opens_the_tour(made, tmp_path):
     assert not {"token", "password", "--ip", "ServerApp.ip"} & set(lab.replace("=", " ").split())
     assert config == f"config {tmp_path}/.jupyter:/theirs"
     assert tabs == "tabs /their/home/workspaces"  # a shared checkout may be read-only
-
-
-def test_constraints_name_no_build_of_one_machine(made, tmp_path):
-    done, asked = made("constraints")
-    assert done.returncode == 0
-    pins = (tmp_path / "constraints.txt").read_text().splitlines()[1:]
-    assert pins == ["abc==2.0", "Torch==2.13.0", "zope==1"]
-    assert asked[-1] == "-m pip check"
-    assert made("setup")[1] == []  # what was just written down need not be installed
 
 
 def test_clean_keeps_runs_and_answers(made, tmp_path):
@@ -129,17 +122,11 @@ def test_every_target_is_listed(make):
 def test_without_a_python_that_fits_uv_makes_one_or_is_named_first(make, tmp_path, uv, message):
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("sh", "id", "echo", "rm"):
+    for name in ("sh", "id", "echo", "rm", "make"):
         (tools / name).symlink_to(shutil.which(name))
-    for name, text in {
-        "python3": 'echo "Python 3.9.2"; exit 1',
-        **({"uv": 'echo "uv $*"'} if uv else {}),
-    }.items():
-        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tools / name).chmod(0o755)
-    command = [shutil.which("make"), ".venv/bin/python"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={"PATH": str(tools)}, capture_output=True, text=True, timeout=60
-    )
+    program(tools / "python3", 'echo "Python 3.9.2"; exit 1')
+    if uv:
+        program(tools / "uv", 'echo "uv $*"')
+    done, _ = make(".venv/bin/python", PATH=str(tools))
     assert message in done.stdout
     assert (done.returncode == 0) == uv
