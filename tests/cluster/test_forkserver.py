@@ -16,6 +16,7 @@ import ray
 from labkit.local.forkserver.server import differing_variables
 from labkit.local.lab import Lab
 from labkit.local.preload import Preloader
+from labkit.local.variables import Changes
 from labs import runs, until
 
 pytestmark = pytest.mark.slow
