@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 import sys
 import tomllib
 from importlib import metadata
@@ -16,6 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import labkit
+from labs import python
 from requirements import needed
 from tests import tiers
 
@@ -116,8 +116,6 @@ def test_import_ray_does_not_compile_a_grammar():
     jsonschema imports that: it compiles a grammar, 1.1 s of CPU in EVERY Ray process. Without it
     a cluster and a `fit()` start in about half the time, hence ``jsonschema<4.25``.
     """
-    code = "import sys, ray; print(*sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = done.stdout.split()
+    loaded = python("import sys, ray; print(*sorted(sys.modules))").stdout.split()
     assert "jsonschema" in loaded  # else this test would look at nothing
     assert "rfc3987_syntax" not in loaded

@@ -25,7 +25,3 @@ def test_a_finding_is_a_script_that_compares_what_it_sees(script):
     assert re.search(r"\d{4}-\d\d-\d\d", head) and "# What works: " in head
     assert text.rstrip().endswith("diff expected.txt seen.txt")
     assert "labkit" not in text.lower() and "index-url" not in text
-
-
-def test_there_are_findings():
-    assert len(SCRIPTS) >= 6
