@@ -29,7 +29,8 @@ def serving(answer: Callable[["Request"], tuple[int, dict[str, str], bytes]]) ->
             for name, value in {"Content-Length": str(len(body)), "Connection": "close", **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = reply
 
