@@ -17,19 +17,14 @@ def node(cpus, name="head", labels=(), accelerators=(), **resources):
     return Node(name, name, alive=True, resources=resources, address="127.0.0.1", labels=dict(labels))
 
 
+T4 = {"CPU": 1, "accelerator_type:T4": 0.001}
 FITS = [
     ([node(3)], {"workers": 2, "data": True}, "a CPU is left for Ray Data"),
     ([node(1), node(1)], {"workers": 2}, "one on each node"),
     ([node(0.3)], {"workers": 3, "each": {"CPU": 0.1}}, "to a computer, 0.1 + 0.1 + 0.1 > 0.3"),
     ([node(8, GPU=2)], {"workers": 2, "each": {"CPU": 1, "GPU": 1}, "data": True}, "two GPUs"),
-    ([node(4, GPU=1)], {"workers": 1, "each": {"CPU": 0, "GPU": 1}}, "only a GPU"),
-    ([node(4, memory=9e9)], {"workers": 2, "each": {"CPU": 1, "memory": 4e9}}, "memory"),
     ([node(4, cpu=2)], {"workers": 2, "each": {"cpu": 1}}, "a custom resource"),
-    (
-        [node(4, accelerators=["accelerator_type:T4"])],
-        {"workers": 2, "each": {"CPU": 1, "accelerator_type:T4": 0.001}},
-        "a T4",
-    ),
+    ([node(4, accelerators=["accelerator_type:T4"])], {"workers": 2, "each": T4}, "a T4"),
     ([node(1), node(1)], {"workers": 2, "strategy": "STRICT_SPREAD"}, "two nodes"),
     ([node(2), node(1)], {"workers": 2, "strategy": "STRICT_PACK"}, "one node"),
     ([node(2, labels={"zone": "a"}), node(2)], {"workers": 2, "labels": [{"zone": "a"}]}, "a label"),
@@ -41,9 +36,6 @@ FITS = [
 @pytest.mark.parametrize("nodes, wanted, why", FITS)
 def test_what_fits_is_let_through(nodes, wanted, why):
     check_worker_capacity(nodes, **{"each": {"CPU": 1}, **wanted})
-
-
-T4 = {"CPU": 1, "accelerator_type:T4": 0.001}
 
 
 NEVER = [
@@ -124,16 +116,13 @@ def test_what_no_node_can_ever_give_is_refused_in_words(nodes, wanted, fact, fix
 TRIALS = [
     ([{"CPU": 1}, {"CPU": 1}, {"CPU": 1}], "STRICT_SPREAD", "each needs 3 nodes"),
     ([{"CPU": 3}, {"CPU": 2}], "STRICT_PACK", "each needs 5 CPU of one node"),
-    ([{"CPU": 1, "memory": 64e9}], "PACK", "each needs 1 CPU and 64 GB memory of one node"),
-    ([{"cpu": 1}], "PACK", "spelled 'CPU'"),
-    ([T4], "PACK", "an accelerator of type T4 of one node"),
     ([{"CPU": 4}, {"CPU": 4}], "PACK", "all nodes together have less"),
 ]
 
 
 @pytest.mark.parametrize("bundles, strategy, fact", TRIALS)
 def test_trials_that_never_fit_are_refused_in_words(bundles, strategy, fact):
-    nodes = [node(4, memory=8e9), node(3, "node-2", memory=8e9)]
+    nodes = [node(4), node(3, "node-2")]
     with pytest.raises(NoRoom, match="start trials") as refused:
         check_bundles_fit(nodes, bundles, attempt="start trials", strategy=strategy, ours=True)
     assert fact in refused.value.fact
@@ -183,8 +172,6 @@ TASKS = [
         "1 CPU and 1 GPU and 1 validation of one node",
         "lab.add_node(cpus=…, resources={'validation': …})",
     ),
-    ({"num_cpus": 0, "resources": {"disk": 0.5}}, "head 0 disk, node-2 0 disk", "{'disk': …})"),
-    ({"memory": 64e9}, "each needs 1 CPU and 64 GB memory of one node", "ask for less"),
     ({"accelerator_type": "T4"}, "head 2 CPU without a T4", "a cluster that has a T4"),
     ({"num_cpus": 3, "label_selector": {"ray.io/accelerator-type": "L4"}}, "(head 2 CPU)", "(cpus=…)"),
     ({"label_selector": {"zone": "b"}}, "the labels {'zone': 'b'}", "a cluster with such a node"),
