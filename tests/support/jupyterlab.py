@@ -8,17 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import requests
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 from labkit.machine import free_port
+from labs import until
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a screenshot is compared by is the eye; it is kept for that.
@@ -54,7 +54,9 @@ def served(folder: Path, **variables: str) -> Iterator[str]:
             command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
-        _wait_for(f"http://127.0.0.1:{port}/api?token={token}", server, folder / "server.log")
+        url = f"http://127.0.0.1:{port}/api?token={token}"
+        until(lambda: _answers(url) or server.poll() is not None, _SECONDS)
+        assert server.poll() is None, (folder / "server.log").read_text()
         yield f"http://127.0.0.1:{port}/doc/tree/{{}}?token={token}"
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -74,14 +76,10 @@ def write_notebook(path: Path, *cells: str) -> None:
     ARTEFACTS.mkdir(exist_ok=True)
 
 
-def _wait_for(url: str, server: subprocess.Popen, log: Path) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=5):
-            return
-        assert server.poll() is None, log.read_text()
-        time.sleep(0.3)
-    raise AssertionError(f"no JupyterLab after {_SECONDS} s: {log.read_text()}")
+def _answers(url: str) -> bool:
+    with contextlib.suppress(requests.RequestException):
+        return requests.get(url, timeout=5).ok
+    return False
 
 
 @contextlib.contextmanager
