@@ -186,6 +186,9 @@ test = datasets.load(split="test")
 loss, accuracy = together.evaluate(in_batches(test, 360), verbose=0)
 print(f"accuracy on {len(test)} test images: {accuracy:.3f}")
 
+# %% tags=["claim"]
+assert accuracy >= 0.9
+
 # %% [markdown]
 # ### Exercise 04-2 ★★ · Fix this loop
 # This loop should train *one* model on two workers, and each worker should use 64 rows per step. It runs without an error, but it does something else. Find the two mistakes. The check runs the loop on your cluster.
