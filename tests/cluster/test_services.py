@@ -76,86 +76,65 @@ def test_how_an_actor_ended_is_known_where_ray_hears_late_of_it(lab, monkeypatch
 
 SERVER = """
 import os, socket, sys
-from labkit.cluster import ends
 from labkit.local.forkserver import services
 listener = socket.socket(fileno=int(sys.argv[1]))
-starter = os.pidfd_open(int(sys.argv[2]))
+starter = os.pidfd_open(os.getppid())  # the test, in place of `ray start`
 request = services._serve(listener, starter, {**os.environ, **services._FOR_AGENTS})
 if request is not None:
     services._become(request)
-print("served", flush=True)
 """
 TELL = "import os, sys; print(os.getppid(), os.environ.get('RAY_NODE_ID'), sys.argv[1:], flush=True)"
+# pytest changes its own variable between a fixture and the test.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
 @pytest.fixture
-def server(tmp_path, monkeypatch):
-    """A server of forks, and what its `ray start` is: a process that this test ends."""
-    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # it changes between here and the test
-    starter = subprocess.Popen(["sleep", "600"])
+def server(tmp_path):
+    """The pid of a server of forks, and its socket."""
     path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
         listener.listen()
         number = listener.fileno()
-        command = [sys.executable, "-c", SERVER, str(number), str(starter.pid)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=[number])
-    yield process, starter, path
-    for each in (process, starter):
-        each.kill()
-        each.communicate()
+        command = [sys.executable, "-c", SERVER, str(number)]
+        process = subprocess.Popen(command, env=ENVIRONMENT, pass_fds=[number])
+    yield process.pid, path
+    process.kill()
+    process.wait()
 
 
-def client_for(path, *arguments, **variables):
+def client_for(path, script, *arguments, **variables):
     """The client that asks for a fork at a socket, in place of python with these arguments."""
     client = Path(services.__file__).with_name("client.py")
-    command = [sys.executable, "-I", "-S", str(client), str(path), *map(str, arguments)]
-    environment = {**os.environ, **variables}
-    del environment["PYTEST_CURRENT_TEST"]  # the server has none
-    return subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-
-
-def printed_by_client(path, *arguments, **variables):
-    with client_for(path, "-u", *arguments, **variables) as client:
-        return client.communicate(timeout=300)[0]
+    command = [sys.executable, "-I", "-S", str(client), str(path), "-u", str(script), *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env={**ENVIRONMENT, **variables}, stdin=pipe, stdout=pipe, text=True)
 
 
 def test_a_program_is_forked_if_its_variables_are_those_of_the_node(server, tmp_path):
-    process, starter, path = server
+    pid, path = server
     script = tmp_path / "agent.py"
     script.write_text(TELL)
-    assert printed_by_client(path, script, "--head", RAY_NODE_ID="7") == f"{process.pid} 7 ['--head']\n"
+
+    def printed(*arguments, **variables):
+        return client_for(path, script, *arguments, **variables).communicate(timeout=300)[0]
+
+    assert printed("--head", RAY_NODE_ID="7") == f"{pid} 7 ['--head']\n"
     # A library may read any other variable when it is imported; and agents get the way to watch a raylet.
     for variables in ({"OF_THE_READER": "1"}, dict.fromkeys(services._FOR_AGENTS, "0")):
-        printed = printed_by_client(path, script, **variables)
-        assert printed.endswith(" None []\n") and printed.split()[0] != str(process.pid)
+        of_a_new_python = printed(**variables)
+        assert of_a_new_python.endswith(" None []\n") and of_a_new_python.split()[0] != str(pid)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as nonsense:
         nonsense.connect(str(path))
         socket.send_fds(nonsense, [json.dumps({"argv": []}).encode()], [0, 1, 2])
-    assert printed_by_client(path, script).startswith(f"{process.pid} ")
-
-
-def test_the_server_ends_with_ray_start_and_the_last_of_its_forks(server, tmp_path):
-    process, starter, path = server
-    script = tmp_path / "monitor.py"
-    script.write_text("input()")
-    with client_for(path, script) as client:
-        until(lambda: psutil.Process(process.pid).children())
-        starter.kill()
-        starter.wait()
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1)
-        client.communicate("\n")
-    assert process.communicate(timeout=300)[0] == "served\n"
+    assert printed().startswith(f"{pid} ")
 
 
 def test_a_client_that_is_killed_takes_its_program_along(server, tmp_path):
-    process, _, path = server
+    pid, path = server
     script = tmp_path / "monitor.py"
     script.write_text("input()")
     with client_for(path, script) as client:
-        until(lambda: psutil.Process(process.pid).children())
+        until(lambda: psutil.Process(pid).children())
         client.kill()
-        until(lambda: not psutil.Process(process.pid).children())
+        until(lambda: not psutil.Process(pid).children())

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -130,21 +131,14 @@ def written_or_shown(home, secret):
     return places
 
 
-class Raylet:
-    def __init__(self, folder="/", **environment):
-        self._environment, self._folder = environment, folder
-
-    def environ(self):
-        return self._environment
-
-    def cwd(self):
-        return self._folder
+def raylet(folder="/", **environment):
+    return SimpleNamespace(environ=lambda: environment, cwd=lambda: folder)
 
 
 def test_a_cluster_of_this_kernel_differs_in_nothing(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     here = {"A": "1", "PATH": "/bin", "RAY_AUTH_MODE": "token", "SHLVL": "2", "JPY_PARENT_PID": "3"}
-    node = Raylet(str(tmp_path), A="1", PATH="/bin", LD_PRELOAD="x", LABKIT_GROUP="cluster@1", SHLVL="1")
+    node = raylet(str(tmp_path), A="1", PATH="/bin", LD_PRELOAD="x", LABKIT_GROUP="cluster@1", SHLVL="1")
     difference = changes(here, [node], forked=True)
     assert difference == Changes()
     assert difference.command("python -I") == "python -I" and difference.command(None) is None
@@ -153,7 +147,7 @@ def test_a_cluster_of_this_kernel_differs_in_nothing(monkeypatch, tmp_path):
 
 def test_each_kind_of_variable(monkeypatch):
     here = {"A": "new", "B_TOKEN": "s", "C": "https://me:s@host", "D": "a $B", "RAY_event_stats": "1"}
-    nodes = [Raylet(A="old", GONE="1", **{"BASH_FUNC_x%%": "() {}"}), Raylet(A="new", OTHER_KEY="s")]
+    nodes = [raylet(A="old", GONE="1", **{"BASH_FUNC_x%%": "() {}"}), raylet(A="new", OTHER_KEY="s")]
     difference = changes(here, nodes, forked=True)
     assert difference.added == {"A": "new"} and difference.removed == ("GONE", "OTHER_KEY")
     assert difference.handed == {"B_TOKEN": "s", "C": "https://me:s@host", "D": "a $B"}
@@ -171,7 +165,7 @@ def test_each_kind_of_variable(monkeypatch):
 @pytest.mark.parametrize("gpus", [(), ("H100",)])
 def test_gpus_are_given_out_by_nodes(monkeypatch, gpus):
     monkeypatch.setattr(machine, "gpus", lambda: gpus)
-    difference = changes({"CUDA_VISIBLE_DEVICES": "1"}, [Raylet(CUDA_VISIBLE_DEVICES="0")], forked=True)
+    difference = changes({"CUDA_VISIBLE_DEVICES": "1"}, [raylet(CUDA_VISIBLE_DEVICES="0")], forked=True)
     assert difference.kept == (("CUDA_VISIBLE_DEVICES",) if gpus else ())
     assert difference.added == ({} if gpus else {"CUDA_VISIBLE_DEVICES": "1"})
 
@@ -179,5 +173,5 @@ def test_gpus_are_given_out_by_nodes(monkeypatch, gpus):
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "MYSQL_PWD", "api_key"])
 def test_a_secret_by_its_name(name):
     here = {name: "x", "TOKENIZERS_PARALLELISM": "false"}
-    difference = changes(here, [Raylet()], forked=True)
+    difference = changes(here, [raylet()], forked=True)
     assert (difference.handed, difference.added) == ({name: "x"}, {"TOKENIZERS_PARALLELISM": "false"})
