@@ -184,8 +184,6 @@ def solved_exercises(home: Path) -> set[str]:
 
 
 def idle(lab: "cluster.Cluster", seconds: float = 120) -> bool:
-    """Whether all CPUs of a cluster come free again."""
-    with contextlib.suppress(AssertionError):
-        until(lambda: ray.available_resources().get("CPU", 0) >= lab.cpus, seconds)
-        return True
-    return False
+    """Wait until all CPUs of a cluster come free again."""
+    until(lambda: ray.available_resources().get("CPU", 0) >= lab.cpus, seconds)
+    return True
