@@ -150,21 +150,22 @@ class Network:
         self.machines.append(machine)
         return machine
 
-    def notebook(self, machine: Machine, *command: str, log: Path, **variables: str) -> subprocess.Popen:
-        """Start a program of this checkout on a machine, with all files of this host."""
+    def notebook(self, machine: Machine, *command: str, **variables: str) -> subprocess.CompletedProcess:
+        """Run a program of this checkout on a machine, with all files of this host."""
         world, there = f"/proc/{self._world}/ns", f"/proc/{machine.pid}/ns"
         inside = [f"--mount={world}/mnt", f"--pid={world}/pid", f"--net={there}/net", f"--uts={there}/uts"]
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "LABKIT_"))}
         environment |= {"HOME": str(self.folder / "user"), "LABKIT_HOME": str(self.folder / "home")}
-        with open(log, "wb") as output:
-            return subprocess.Popen(
-                ["nsenter", *inside, "--wd=/", *command],
-                env=environment | {"LABKIT_SMALL": "1", "PYTHONPATH": str(ROOT)} | variables,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        return subprocess.run(
+            ["nsenter", *inside, "--wd=/", *command],
+            env=environment | {"LABKIT_SMALL": "1", "PYTHONPATH": str(ROOT)} | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            timeout=300,
+        )
 
     def close(self) -> None:
         for process in reversed(self._processes):  # the first one takes all others with it

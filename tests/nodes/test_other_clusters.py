@@ -1,8 +1,6 @@
 """The lab on clusters that it did not start: plain `ray start` on machines without labkit."""
 
-import contextlib
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -11,8 +9,6 @@ from typing import Any
 
 import machines
 import pytest
-
-from course import autoscaling
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,18 +32,13 @@ class Cluster:
         self.head, self.address = net.machines[0], f"{net.machines[0].address}:6379"
 
     def run(
-        self, *command: str, machine: machines.Machine | None = None, seconds: float = 300, **variables: str
+        self, *command: str, machine: machines.Machine | None = None, **variables: str
     ) -> tuple[int, str]:
         """Exit status and output of a Python of this checkout, by default on the head's machine."""
-        log = self.net.folder / "notebook.log"
         shared = {"ADDRESS": self.address, "SHARED": str(self.net.folder / "shared")}
         variables = self.environment | shared | variables
-        there = self.net.notebook(machine or self.head, sys.executable, *command, log=log, **variables)
-        try:
-            return there.wait(seconds), log.read_text()
-        except subprocess.TimeoutExpired:
-            there.kill()
-            raise AssertionError(log.read_text()) from None
+        done = self.net.notebook(machine or self.head, sys.executable, *command, **variables)
+        return done.returncode, done.stdout
 
     def job(self, name: str, **options: Any) -> dict:
         """What a job of `cluster_jobs.py` tells."""
@@ -75,57 +66,23 @@ def three_machines(net: machines.Network, environment: dict[str, str]) -> Cluste
     return Cluster(net, environment)
 
 
-def one_that_scales(net: machines.Network, environment: dict[str, str]) -> Cluster:
-    """Only a head. Ray's fake autoscaler starts nodes of one CPU when something asks for them."""
-    head = net.machine("head", own_pids=False, keeps="ray", **environment)
-    (net.folder / "ray" / "scaling.json").write_text(json.dumps(_scaling(f"{head.address}:6379")))
-    start_ray(
-        head,
-        "--head",
-        "--port=6379",
-        "--num-cpus=0",
-        f"--temp-dir={net.folder}/ray",
-        f"--autoscaling-config={net.folder}/ray/scaling.json",
-        RAY_FAKE_CLUSTER="1",
-        RAY_OVERRIDE_NODE_ID_FOR_TESTING=autoscaling.HEAD_ID,
-        AUTOSCALER_UPDATE_INTERVAL_S="1",
-    )
-    return Cluster(net, environment)
-
-
-def _scaling(address: str) -> dict:
-    """Its machines have addresses of their own, and come at once."""
-    worker = {"resources": {"CPU": 1}, "min_workers": 0, "max_workers": 4}
-    head = {"resources": {"CPU": 0}, "min_workers": 0, "max_workers": 0}
-    scaling = autoscaling.configuration(address, {"ray.head.default": head, "worker": worker}, 60)
-    del scaling["provider"]["use_node_id_as_ip"]
-    return scaling | {"upscaling_speed": 20.0}
-
-
-# What starts each, the variables of its machines, and what they have besides Ray and torch.
+# The variables of the machines, and what they have besides Ray and torch.
 CLUSTERS = {
-    "scales by itself": (one_that_scales, {"RAY_AUTH_MODE": "disabled"}, ()),
-    "token": (three_machines, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}, ()),
-    "no authentication": (three_machines, {"RAY_AUTH_MODE": "disabled"}, ("s3fs",)),
+    "token": ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}, ()),
+    "no authentication": ({"RAY_AUTH_MODE": "disabled"}, ("s3fs",)),
 }
-
-
-@contextlib.contextmanager
-def running(kind: str) -> Iterator[Cluster]:
-    start, environment, installed = CLUSTERS[kind]
-    with (
-        tempfile.TemporaryDirectory(prefix="lkn") as folder,
-        machines.network(Path(folder), *installed) as net,
-    ):
-        there = start(net, environment)
-        # The token is all that a person has of a cluster; of one without, nothing.
-        there.environment = {name: value for name, value in environment.items() if name == "RAY_AUTH_TOKEN"}
-        yield there
 
 
 @pytest.fixture(scope="module", params=list(CLUSTERS))
 def there(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with running(request.param) as there:
+    environment, installed = CLUSTERS[request.param]
+    with (
+        tempfile.TemporaryDirectory(prefix="lkn") as folder,
+        machines.network(Path(folder), *installed) as net,
+    ):
+        there = three_machines(net, environment)
+        # The token is all that a person has of a cluster; of one without, nothing.
+        there.environment = {name: value for name, value in environment.items() if name == "RAY_AUTH_TOKEN"}
         there.kind = request.param
         yield there
 
@@ -138,11 +95,8 @@ def test_a_training_under_a_panel(there):
     assert {(made, rows) for _, made, rows in workers.values()} == {(12, 96)}
     prints = {f"[rank {rank}] rank {rank} is on {node}" for rank, (node, *_) in workers.items()}
     assert {*trained["prints"]} == prints
-    if there.kind == "scales by itself":
-        assert "Unless an autoscaler or a person may add nodes" in trained["warnings"][0]
-    else:
-        assert trained["warnings"] == [] and len(trained["nodes"]) == 3
-        assert {node for node, *_ in workers.values()} == {"node-2", "node-3"}
+    assert trained["warnings"] == [] and len(trained["nodes"]) == 3
+    assert {node for node, *_ in workers.values()} == {"node-2", "node-3"}
     # What was set for the connection is gone again; the first is Ray's own.
     assert trained["left"] == sorted({"RAY_CLIENT_MODE", *there.environment})
 
@@ -166,9 +120,8 @@ def test_check_says_what_is_there(there):
     findings = {finding["topic"]: finding for finding in json.loads(output)["findings"]}
     assert status == 0, output
     assert [topic for topic in ("nodes", "torch", "home") if not findings[topic]["ok"]] == []
-    if there.kind != "scales by itself":
-        assert findings["room"]["ok"] and "3 nodes; 4 of 4 CPUs" in findings["room"]["text"]
-        assert not findings["object store"]["ok"]  # the lab's own is on this machine
+    assert findings["room"]["ok"] and "3 nodes; 4 of 4 CPUs" in findings["room"]["text"]
+    assert not findings["object store"]["ok"]  # the lab's own is on this machine
     status, output = there.run("-m", "labkit", "check", there.address, LABKIT_S3_ENDPOINT="http://head:1")
     assert status == 0, output
     assert "[FIX] home: 0 of" in output and "[FIX] object store: 0 of" in output, output
