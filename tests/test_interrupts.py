@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -11,6 +10,7 @@ import pytest
 
 from labkit import interrupts
 from labkit.errors import RunStopped
+from labs import begin
 
 
 def interrupt():
@@ -94,8 +94,7 @@ except BaseException as error:
 
 @pytest.mark.parametrize("pause", [0.05, 0.063, 0.076])
 def test_an_interrupt_in_the_middle_of_an_import_is_not_lost(tmp_path, pause):
-    command = [sys.executable, "-c", IMPORTS, str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = begin(IMPORTS, tmp_path, stderr=subprocess.STDOUT)
     try:
         process.stdout.readline()
         time.sleep(pause)

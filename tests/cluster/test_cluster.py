@@ -27,7 +27,7 @@ from labkit.local import cluster, nodes
 from labkit.local.lab import Lab
 from labkit.machine import free_port
 from labkit.settings import Settings
-from labs import interrupt_when, python, runs, until
+from labs import begin, interrupt_when, python, runs, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/"), pytest.mark.fault]
 
@@ -62,9 +62,7 @@ def in_place_of_ray(monkeypatch, code):
 
 def test_an_interrupted_start_leaves_nothing(home):
     code = "from labkit.local import cluster; print('go', flush=True); cluster.start()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = begin(code, stderr=subprocess.PIPE)
     try:
         process.stdout.readline()
         until(lambda: "raylet" in map(process_info.program_name, members(home)))
@@ -134,8 +132,7 @@ def test_a_dashboard_that_does_not_start_says_why(home, monkeypatch, end):
 def test_two_processes_that_start_at_once_get_one_cluster(home):
     code = "import time; from labkit.local import cluster; lab = cluster.start(); "
     code += "print('address', lab.address, flush=True); time.sleep(900)"
-    commands = [[sys.executable, "-c", code]] * 2
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    both = [begin(code), begin(code)]
     try:
         addresses = {_address_of(process) for process in both}
         assert len(addresses) == 1

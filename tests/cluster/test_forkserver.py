@@ -45,9 +45,9 @@ class Node:
         pid: of the server.
     """
 
-    def __init__(self, folder, early, modules=(), later=(), prepared=True):
+    def __init__(self, folder, early, modules=(), prepared=True):
         self._lab = Lab(folder)
-        self._preloader = Preloader(self._lab, (early, modules, later))
+        self._preloader = Preloader(self._lab, (early, modules, ()))
         self._log = self._lab.folder / "forkserver-head.log"
         environment = {**os.environ, "LABKIT_NODE": "head"}
         raylet = self._lab.start(["sleep", "600"], group="cluster", log=folder / "log", env=environment)
@@ -75,9 +75,6 @@ class Node:
 
     def exit_codes(self):
         return self._preloader.exit_codes()
-
-    def kill(self):
-        os.kill(self.pid, signal.SIGKILL)
 
     def stop(self):
         self._preloader.stop()
@@ -335,7 +332,7 @@ def test_a_server_that_dies_while_asked_leaves_a_new_python_and_its_workers(serv
     process = run(server, TELL)
     asks = psutil.Process(process.pid)
     until(lambda: asks.status() == psutil.STATUS_SLEEPING and len(os.listdir(f"/proc/{asks.pid}/fd")) > 3)
-    server.kill()
+    os.kill(server.pid, signal.SIGKILL)
     assert answer_of(process)["parent"] == os.getpid()
     assert answer_of(run(server, TELL))["parent"] == os.getpid()  # and afterwards, too
     assert runs(worker)

@@ -16,7 +16,7 @@ import pytest
 
 from labkit.local import family
 from labkit.local.lab import Lab
-from labs import python, until
+from labs import begin, python, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/"), pytest.mark.fault]
 
@@ -48,11 +48,6 @@ TorchTrainer(loop, train_loop_config=config, scaling_config=ScalingConfig(num_wo
 @pytest.fixture(scope="module", autouse=True)
 def _keep(home):
     os.environ["LABKIT_KEEP_SECONDS"] = str(KEEP)
-
-
-def begin(code, *arguments):
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 def wait_for(process, text):

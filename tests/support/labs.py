@@ -105,6 +105,12 @@ def python(code: str, *args: object, timeout: float = 300, **variables: str) -> 
     )
 
 
+def begin(code: str, *args: object, stderr: int = subprocess.DEVNULL) -> subprocess.Popen:
+    """Start some lines in a process of their own, whose output can be read while it runs."""
+    command = [sys.executable, "-c", code, *map(str, args)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+
 def until(condition: Callable[[], object], seconds: float = 300) -> None:
     """Wait until a condition holds; the test fails if it does not within `seconds`.
 
