@@ -3,8 +3,6 @@
 import ast
 import base64
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -12,6 +10,7 @@ import additions
 import build
 import lesson
 from labkit.errors import LabError
+from labs import python
 from lesson import Cell
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("tools/", "docs/subjects.md")]
@@ -129,9 +128,8 @@ def test_each_listed_name_exists(engine):
     """In a process of its own, since torch and TensorFlow are never in one. The links are not opened."""
     listed = [name for name in additions.official_pages(ROOT) if name.partition(".")[0] in engine.split()]
     assert listed
-    command = [sys.executable, "-c", _RESOLVE, *listed]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=800)
-    assert ran.returncode == 0, ran.stderr[-800:]
+    ran = python(_RESOLVE, *listed, timeout=800)
+    assert ran.returncode == 0, ran.stdout[-800:]
 
 
 @pytest.mark.parametrize("name", LESSONS)

@@ -1,14 +1,13 @@
 """What no contract of import-linter holds: importing a part of labkit loads nothing heavy but its topic."""
 
 import re
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import labkit
+from labs import python
 
 ROOT = Path(labkit.__file__).parents[1]
 PARTS = sorted(
@@ -26,7 +25,8 @@ TOPICS = {"labkit.data": {"ray"}, "labkit.tune": {"ray", "pandas"}}  # Ray Tune 
 def test_an_import_is_light(part):
     """Each worker of each engine imports the parts that it unpickles something from."""
     code = f"import sys, {part}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python(code)
+    assert done.returncode == 0, done.stdout
     assert HEAVY & set(done.stdout.split()) <= TOPICS.get(part, set())
 
 
