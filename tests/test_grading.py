@@ -54,8 +54,10 @@ def test_an_assignment_has_what_nbgrader_asks_for(source, course):
     assert sorted(marked) == sorted(name for id in wanted for name in (f"{id}-answer", id))
     for name, cell in marked.items():
         asked = name in wanted
-        fields = {"schema_version": 3, "grade_id": name, "grade": asked, "solution": not asked}
-        fields |= {"locked": asked, "task": False} | ({"points": 1} if asked else {})
+        fields = {"schema_version": 3, "grade_id": name, "task": False}
+        fields |= {"grade": asked, "locked": asked, "solution": not asked}
+        if asked:
+            fields["points"] = 1
         assert cell.metadata.nbgrader == fields
         assert f'check("{name}"' in cell.source if asked else cell.source.count("### BEGIN SOLUTION") == 1
     assert sum("### END SOLUTION" in cell.source for cell in made.cells) == len(wanted)
@@ -84,7 +86,9 @@ def test_each_learner_gets_a_row_and_a_broken_file_says_what_is_wrong(tmp_path, 
         "more": json.dumps({**GOOD, "solved": {"00-1": "", "99-1": ""}}),
         "=1+1": json.dumps(GOOD),
     }
-    for name, text in (files | {name: text for name, (text, _) in BROKEN.items()}).items():
+    for name, (text, _) in BROKEN.items():
+        files[name] = text
+    for name, text in files.items():
         (tmp_path / f"{name}.json").write_text(text, encoding="latin-1")
     (tmp_path / "link.json").symlink_to("/etc/passwd")
     assert command.main(["results", str(tmp_path)]) == 0

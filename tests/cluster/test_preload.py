@@ -135,16 +135,11 @@ def actors(lab):
     return {actor.pid: actor.class_name.split(".")[-1] for actor in found}
 
 
-def trainer_of(loop, folder):
+def test_what_a_short_run_does_not_need_starts_later_or_not_at_all(lab, tmp_path):
+    """A run without data sets refuses them in Ray's words; a controller's death leaves no CPU taken."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    config = RunConfig(storage_path=str(folder))
-    return TorchTrainer(loop, scaling_config=ScalingConfig(num_workers=2), run_config=config)
-
-
-def test_what_a_short_run_does_not_need_starts_later_or_not_at_all(lab, tmp_path):
-    """A run without data sets refuses them in Ray's words; a controller's death leaves no CPU taken."""
     until(lambda: about(num_cpus=0)["shorter"])  # the server imports it when no request comes for a while
     done = tmp_path / "done"
 
@@ -161,10 +156,12 @@ def test_what_a_short_run_does_not_need_starts_later_or_not_at_all(lab, tmp_path
         time.sleep(600)
 
     ended = []
+    config = RunConfig(storage_path=str(tmp_path))
+    trainer = TorchTrainer(loop, scaling_config=ScalingConfig(num_workers=2), run_config=config)
 
     def fit():
         try:
-            trainer_of(loop, tmp_path).fit()
+            trainer.fit()
         except ray.exceptions.RayActorError as error:
             ended.append(error)
 
