@@ -15,13 +15,13 @@ import build
 import bundle
 import install
 from labkit.errors import LabError
+from labs import program
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("datasets/", "tools/")]
 
 
 # In place of Python: makes an environment whose Python notes what it is asked to do.
-STAND_IN = """#!/bin/sh
-echo "$*" >> "$LOG"
+STAND_IN = """echo "$*" >> "$LOG"
 case "$*" in
     "-c "*) echo "${SAYS:-%s}" ;;
     "-m venv"*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
@@ -50,8 +50,7 @@ def lab(archive, tmp_path) -> Path:
 def start(lab, tmp_path):
     """start(option, …) of the unpacked bundle, with a stand-in for Python; (result, what it was asked)."""
     python, log = tmp_path / "python", tmp_path / "log"
-    python.write_text(STAND_IN % ".".join(platform.python_version_tuple()[:2]))
-    python.chmod(0o755)
+    program(python, STAND_IN % ".".join(platform.python_version_tuple()[:2]))
 
     def _start(*options: str, **env: str) -> tuple[subprocess.CompletedProcess, list[str]]:
         log.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import venv
 import zipfile
@@ -21,7 +22,7 @@ from nbclient import NotebookClient
 from packaging.requirements import Requirement
 
 from labs import plain_head
-from requirements import needed
+from requirements import entries, needed
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/panel/", "labkit/worker/")]
 
@@ -106,10 +107,8 @@ def environment(tmp_path, wheel):
     def _environment(*lines: str) -> Path:
         venv.create(tmp_path / "light", with_pip=False)
         (site,) = (tmp_path / "light" / "lib").glob("python*/site-packages")
-        for distribution in map(metadata.distribution, needed(lines)):
-            for top in {file.parts[0] for file in distribution.files} - {"..", "__pycache__"}:
-                if not (site / top).exists():
-                    (site / top).symlink_to(distribution.locate_file(top))
+        for entry in entries(lines):
+            (site / entry).symlink_to(Path(sysconfig.get_path("purelib")) / entry)
         zipfile.ZipFile(wheel).extractall(site)
         return tmp_path / "light" / "bin" / "python"
 

@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from labs import program
+
 STAND_IN = """
 echo "$*" >> "$LOG"
 case "$*" in
@@ -40,11 +42,6 @@ def make(root, tmp_path):
 
     _make.python = python
     return _make
-
-
-def program(path, script):
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
 
 
 @pytest.fixture

@@ -21,12 +21,11 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from importlib import metadata
 from pathlib import Path
 
 import psutil
 
-from requirements import needed
+from requirements import entries
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = ("ray[default,data,train,tune]", "torch")  # on all machines
@@ -237,12 +236,6 @@ def _make_environment(folder: Path, installed: Iterable[str]) -> Path:
     base = Path(sys.base_prefix) / "bin"
     (folder / "bin" / "python").symlink_to(base / "python3")
     (folder / "pyvenv.cfg").write_text(f"home = {base}\ninclude-system-site-packages = false\n")
-    for entry in _entries(installed):
+    for entry in entries(installed):
         (packages / entry).symlink_to(f"/mnt/packages/{entry}")
     return folder / "bin" / "python"
-
-
-def _entries(installed: Iterable[str]) -> set[str]:
-    """The names in site-packages that belong to these packages and what they require."""
-    files = [file for name in needed(installed) for file in metadata.distribution(name).files or ()]
-    return {file.parts[0] for file in files} - {"..", "__pycache__"}

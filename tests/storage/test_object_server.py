@@ -119,8 +119,7 @@ def test_another_process_finds_it_leaves_it_and_can_stop_it(store, settings):
 
 def test_what_does_not_start_says_why_and_leaves_nothing(settings, tmp_path, monkeypatch):
     script = tmp_path / "rclone"
-    script.write_text("#!/bin/sh\necho no licence today\nexit 3\n")
-    script.chmod(0o755)
+    labs.program(script, "echo no licence today\nexit 3")
     for program, fact in ((None, "rclone is not installed"), (str(script), "no licence today")):
         monkeypatch.setattr(machine, "rclone", lambda program=program: program)
         for start in (storage.start, lambda **options: storage.start_public({}, **options)):

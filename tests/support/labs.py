@@ -105,6 +105,12 @@ def python(code: str, *args: object, timeout: float = 300, **variables: str) -> 
     )
 
 
+def program(path: Path, script: str) -> None:
+    """Write a shell script that can be run."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
 def begin(code: str, *args: object, stderr: int = subprocess.DEVNULL) -> subprocess.Popen:
     """Start some lines in a process of their own, whose output can be read while it runs."""
     command = [sys.executable, "-c", code, *map(str, args)]

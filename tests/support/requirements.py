@@ -22,3 +22,9 @@ def needed(lines: Iterable[str], *, without: Iterable[str] = ()) -> set[str]:
             if not further.marker or any(further.marker.evaluate({"extra": extra}) for extra in extras):
                 queue.append(further)
     return {name for name, *_ in seen}
+
+
+def entries(lines: Iterable[str]) -> set[str]:
+    """Return the names in site-packages that belong to what `needed` returns."""
+    files = [file for name in needed(lines) for file in metadata.distribution(name).files or ()]
+    return {file.parts[0] for file in files} - {"..", "__pycache__"}

@@ -7,12 +7,12 @@ import pytest
 
 from labkit.errors import BadInput, LabError
 from labkit.local import java
+from labs import program
 
 
 def a_java(folder, version, script="echo mine"):
     (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "java").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "bin" / "java").chmod(0o755)
+    program(folder / "bin" / "java", script)
     (folder / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
     return folder
 

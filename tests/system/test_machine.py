@@ -8,6 +8,7 @@ import pytest
 
 from labkit import machine
 from labkit.settings import Settings
+from labs import program
 
 HAS_GPUS = bool(list(Path("/proc/driver/nvidia/gpus").glob("*/information")))
 
@@ -65,8 +66,7 @@ def nvidia_smi(tmp_path, monkeypatch):
 
     def write(script):
         machine.gpus.cache_clear()
-        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / "nvidia-smi").chmod(0o755)
+        program(tmp_path / "nvidia-smi", script)
 
     yield write
     machine.gpus.cache_clear()
