@@ -131,8 +131,7 @@ def test_start_says_what_is_wrong_and_installs_nothing(spoil, fact, start, lab):
     assert not any("venv" in line for line in asked)
 
 
-@pytest.mark.parametrize(("build_of_torch", "calls"), [("cpu", 2), ("cuda", 1)])
-def test_a_bundle_has_the_torch_that_make_setup_would_choose(tmp_path, monkeypatch, build_of_torch, calls):
+def test_a_bundle_has_the_torch_that_make_setup_would_choose(tmp_path, monkeypatch):
     """PyPI's torch brings CUDA, which is several GB for each learner."""
     asked = []
 
@@ -142,12 +141,11 @@ def test_a_bundle_has_the_torch_that_make_setup_would_choose(tmp_path, monkeypat
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", pip)
-    monkeypatch.setattr(install, "answers", lambda index: index == install.INDEX)
-    monkeypatch.setenv("TORCH", build_of_torch)
-    monkeypatch.delenv("TORCH_INDEX", raising=False)
+    monkeypatch.setattr(install, "cpu_index", lambda variables: install.INDEX)
     assert bundle.download(tmp_path / "wheels") == tmp_path / "wheels"
-    assert len(asked) == calls
-    assert ("--no-deps" in asked[0] and install.INDEX in asked[0]) == (build_of_torch == "cpu")
+    first, rest = asked
+    assert first[-4:-1] == ["--no-deps", "--index-url", install.INDEX]
+    assert first[first.index("--wheel-dir") + 1] == rest[rest.index("--find-links") + 1]
 
 
 def test_a_notebook_that_was_worked_in_is_not_packed(tmp_path, monkeypatch):

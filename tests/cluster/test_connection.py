@@ -131,7 +131,7 @@ print(ray.get(kept), cluster.current())
 """
 
 
-def test_a_session_of_the_readers_own_is_not_ended(home, tmp_path):
+def test_a_session_of_the_readers_own_is_not_ended(home):
     done = python(OWN, RAY_TMPDIR=str(home))
     assert done.returncode == 0, done.stdout
     lines = done.stdout.splitlines()

@@ -145,7 +145,7 @@ def test_a_cluster_of_this_kernel_differs_in_nothing(monkeypatch, tmp_path):
     assert changes(here, [], forked=True) == Changes()  # its nodes have just ended
 
 
-def test_each_kind_of_variable(monkeypatch):
+def test_each_kind_of_variable():
     here = {"A": "new", "B_TOKEN": "s", "C": "https://me:s@host", "D": "a $B", "RAY_event_stats": "1"}
     nodes = [raylet(A="old", GONE="1", **{"BASH_FUNC_x%%": "() {}"}), raylet(A="new", OTHER_KEY="s")]
     difference = changes(here, nodes, forked=True)

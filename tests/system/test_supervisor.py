@@ -160,7 +160,7 @@ def test_a_file_of_the_readers_beside_the_notebook_does_not_break_it(home, user,
         "trap '' TERM; sleep 120",  # one that does not want to end
     ],
 )
-def test_stop_ends_all_of_a_group_and_nothing_else(home, start, tmp_path, script):
+def test_stop_ends_all_of_a_group_and_nothing_else(home, start, script):
     other = subprocess.Popen(SLEEP, start_new_session=True)
     try:
         kept, began = start(SLEEP, "another"), start(["sh", "-c", script])
