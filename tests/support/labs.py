@@ -89,9 +89,8 @@ def plain_head(
     try:
         head = lab.start([str(program), *command], group="plain", log=log, env=environment)
         until(lambda: head.status() is not None)
-        addresses = re.findall(r"--address='([^']+)'", log.read_text())
-        assert addresses, log.read_text()
-        yield addresses[-1]
+        assert head.status() == 0, log.read_text()
+        yield re.findall(r"--address='([^']+)'", log.read_text())[-1]
     finally:
         lab.stop()
 

@@ -14,7 +14,7 @@ class Request(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(answer: Callable[["Request"], tuple[int, dict[str, str], bytes]]) -> Iterator[str]:
+def serving(answer: Callable[[Request], tuple[int, dict[str, str], bytes]]) -> Iterator[str]:
     """A server until the end of the block; yields its URL.
 
     Args:
