@@ -3,7 +3,6 @@
 import ast
 import re
 import sys
-import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -16,35 +15,20 @@ from packaging.version import Version
 
 import labkit
 from labs import python
-from requirements import needed
+from requirements import PINS, PROJECT, needed
 from tests import tiers
 
 
 @pytest.fixture(scope="session")
-def project(root) -> dict:
-    return tomllib.loads((root / "pyproject.toml").read_text())["project"]
-
-
-@pytest.fixture(scope="session")
-def requirements(project) -> list[Requirement]:
-    extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *(line for extra in extras.values() for line in extra)]
+def requirements() -> list[Requirement]:
+    extras = PROJECT["optional-dependencies"].values()
+    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]
     asked = map(Requirement, lines)
     return [requirement for requirement in asked if not requirement.marker or requirement.marker.evaluate()]
 
 
-@pytest.fixture(scope="session")
-def pins(root) -> dict[str, Version]:
-    lines = (root / "constraints.txt").read_text().splitlines()
-    return {
-        canonicalize_name(line.partition("==")[0]): Version(line.partition("==")[2])
-        for line in lines
-        if not line.startswith("#")
-    }
-
-
-def test_one_version_everywhere(root, project):
-    version = project["version"]
+def test_one_version_everywhere(root):
+    version = PROJECT["version"]
     assert labkit.__version__ == version
     assert yaml.safe_load((root / "CITATION.cff").read_text())["version"] == version
     assert re.search(r"(?m)^## (.+?):", (root / "CHANGELOG.md").read_text())[1] == version
@@ -60,18 +44,18 @@ def test_one_version_everywhere(root, project):
     assert images == {version}
 
 
-def test_pins_that_were_chosen_on_purpose(pins):
-    assert pins["torch"] == Version("2.13.0")
+def test_pins_that_were_chosen_on_purpose():
+    assert PINS["torch"] == "2.13.0"
     # Before 7.4 the kernel now and then missed a request and stalled (ipykernel issue 1554). From 7.4 on
     # a click on Stop would wait for the cell; `labkit.panel.reporters` sees to that.
-    assert Version("7.4") <= pins["ipykernel"] < Version("8")
-    assert pins["jsonschema"] < Version("4.25")
-    assert "rfc3987-syntax" not in pins
+    assert Version("7.4") <= Version(PINS["ipykernel"]) < Version("8")
+    assert Version(PINS["jsonschema"]) < Version("4.25")
+    assert "rfc3987-syntax" not in PINS
 
 
-def test_everything_that_is_needed_is_pinned(requirements, pins):
+def test_everything_that_is_needed_is_pinned(requirements):
     """But for what torch brings: a build for GPUs needs more packages than one for CPUs."""
-    assert needed(map(str, requirements), without=["torch"]) - set(pins) == set()
+    assert needed(map(str, requirements), without=["torch"]) - set(PINS) == set()
 
 
 def test_every_package_that_is_imported_is_declared(root, requirements):
@@ -93,19 +77,19 @@ def _imported(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def test_conda_takes_the_same(root, project):
+def test_conda_takes_the_same(root):
     environment = yaml.safe_load((root / "environment.yml").read_text())
     conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
     (pip,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
     assert pip == ["--constraint constraints.txt", "--editable .[lessons,tensorflow,spark,recipes,dev]"]
     (python,) = (entry.partition("=")[2] for entry in conda if entry.startswith("python="))
-    assert SpecifierSet(project["requires-python"]).contains(f"{python}.99")  # conda takes its newest
+    assert SpecifierSet(PROJECT["requires-python"]).contains(f"{python}.99")  # conda takes its newest
     # Whatever is a Python package comes from pyproject alone.
     assert {re.split("[=<>]", entry)[0] for entry in conda} == {"python", "pip", "git", "make", "openjdk"}
 
 
-def test_make_and_the_doctor_ask_for_the_same_python(root, project):
-    low = re.fullmatch(r">=3\.(\d+)", project["requires-python"])[1]
+def test_make_and_the_doctor_ask_for_the_same_python(root):
+    low = re.fullmatch(r">=3\.(\d+)", PROJECT["requires-python"])[1]
     pattern = rf"\(3, {low}\) <= sys.version_info\[:2\] < \(3, \d+\)"
     (asked,) = re.findall(pattern, (root / "Makefile").read_text())
     assert asked in (root / "labkit" / "local" / "doctor.py").read_text()

@@ -4,7 +4,6 @@ import re
 import socket
 import subprocess
 import sys
-import tomllib
 import types
 from pathlib import Path
 
@@ -18,12 +17,11 @@ import web
 from labkit.local.lab import Lab
 from labkit.machine import free_port
 from labs import until
+from requirements import PINS, PROJECT
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTERS, SETUPS = ROOT / "docs" / "clusters", ROOT / "docs" / "setups"
 FILES = sorted(path for path in CLUSTERS.iterdir() if path.name != "README.md")
-PINS = dict(re.findall(r"(?m)^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text()))
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SCHEMAS = {
     "CITATION.cff": "citation-file-format",
     ".github/ISSUE_TEMPLATE/config.yml": "github-issue-config",

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import venv
 import zipfile
 from importlib import metadata
@@ -22,13 +21,14 @@ from nbclient import NotebookClient
 from packaging.requirements import Requirement
 
 from labs import plain_head
-from requirements import entries, needed
+from requirements import PROJECT, entries, needed
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/panel/", "labkit/worker/")]
 
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINES = ("ray[train]", "torch")
+DECLARED = PROJECT["dependencies"]
 PROGRAM = """
 import os, ray, ray.train, torch
 from ray.train import RunConfig, ScalingConfig
@@ -84,11 +84,6 @@ with Panel("one-process", epochs=3) as panel:
 
 
 @pytest.fixture(scope="module")
-def declared() -> list[str]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-
-
-@pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     copy = tmp_path_factory.mktemp("source")
     for folder in ("labkit", "course"):
@@ -123,48 +118,47 @@ def run(python: Path, code: str, home: Path, **more: str) -> subprocess.Complete
 
 
 @pytest.mark.each_change
-def test_it_is_small_and_has_no_upper_bounds(declared, wheel):
-    assert not [line for line in declared if Requirement(line).specifier]
+def test_it_is_small_and_has_no_upper_bounds(wheel):
+    assert not [line for line in DECLARED if Requirement(line).specifier]
     # What pip brings beyond Ray and torch, with labkit itself: the issue's limit is 12 packages, 40 MB.
-    more = needed(declared) - needed(ENGINES)
+    more = needed(DECLARED) - needed(ENGINES)
     sizes = [file.size or 0 for name in more for file in metadata.distribution(name).files]
     assert len(more) + 1 <= 12
     assert sum(sizes) + sum(entry.file_size for entry in zipfile.ZipFile(wheel).infolist()) < 40e6
 
 
-def test_a_run_on_a_plain_ray_in_a_terminal(environment, declared, home):
-    done = run(environment(*declared, *ENGINES), PROGRAM, home)
+def test_a_run_on_a_plain_ray_in_a_terminal(environment, home):
+    done = run(environment(*DECLARED, *ENGINES), PROGRAM, home)
     assert "record: finished 2 True" in done.stdout, done.stdout + done.stderr[-3000:]
     assert "light: epoch 2/2 · loss" in done.stdout
     assert "s3fs is not installed" in done.stdout and "-m pip install s3fs" in done.stdout
 
 
-def test_a_run_on_a_cluster_of_a_plain_ray_start(environment, declared, home):
-    python = environment(*declared, "ray[default,train]", "torch")
+def test_a_run_on_a_cluster_of_a_plain_ray_start(environment, home):
+    python = environment(*DECLARED, "ray[default,train]", "torch")
     with plain_head(home / "plain", 3, python, RAY_AUTH_MODE="disabled") as address:
         done = run(python, ON_A_CLUSTER, home, HEAD=address)
     assert "record: finished 2 True" in done.stdout, done.stdout + done.stderr[-3000:]
     assert "light: epoch 2/2 · loss" in done.stdout
 
 
-def test_the_wheel_has_neither_this_machines_part_nor_the_lessons(environment, declared, tmp_path):
-    python = environment(*declared)
+def test_the_wheel_has_neither_this_machines_part_nor_the_lessons(environment, tmp_path):
+    python = environment(*DECLARED)
     for name in ("labkit.local", "course"):
         assert f"No module named '{name}'" in run(python, f"import {name}", tmp_path).stderr
-    command = [python, "-m", "labkit", "--help"]
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800).stdout
+    shown = run(python, "from labkit.__main__ import main; main(['--help'])", tmp_path).stdout
     assert "check" in shown and "doctor" not in shown
 
 
-def test_without_an_engine_there_is_a_panel_and_a_record(environment, declared, tmp_path):
+def test_without_an_engine_there_is_a_panel_and_a_record(environment, tmp_path):
     table = "from labkit import runs\nprint(runs.latest('one-process').state)\nruns.table()"
-    done = run(environment(*declared), CELL + table, tmp_path)
+    done = run(environment(*DECLARED), CELL + table, tmp_path)
     assert done.stdout.endswith("finished\n") and " 3 epochs · loss 0.333" in done.stdout
     assert "because pandas is not installed" in done.stderr
 
 
-def test_a_notebook_without_ipywidgets_shows_the_panel_too(environment, declared, tmp_path, monkeypatch):
-    python = environment(*declared, "ipykernel")
+def test_a_notebook_without_ipywidgets_shows_the_panel_too(environment, tmp_path, monkeypatch):
+    python = environment(*DECLARED, "ipykernel")
     spec = tmp_path / "jupyter" / "kernels" / "light" / "kernel.json"
     spec.parent.mkdir(parents=True)
     arguments = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]

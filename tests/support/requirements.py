@@ -1,10 +1,20 @@
-"""Which distributions a requirement brings, as pip would choose them here."""
+"""What pyproject.toml and constraints.txt name, and what it brings, as pip would choose it here."""
 
+import re
+import tomllib
 from collections.abc import Iterable
 from importlib import metadata
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+_ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+PINS = {
+    canonicalize_name(name): version
+    for name, version in re.findall(r"(?m)^([\w.-]+)==(\S+)$", (_ROOT / "constraints.txt").read_text())
+}
 
 
 def needed(lines: Iterable[str], *, without: Iterable[str] = ()) -> set[str]:
