@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import ray.data
-from ray import cloudpickle
 
 from labkit import runs
 from labkit.cluster import connection
@@ -15,7 +14,6 @@ from labkit.errors import RunFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("lab")]
 LAB = {}  # one node
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 
 @pytest.fixture(autouse=True)

@@ -2,12 +2,10 @@
 
 import os
 import signal
-import sys
 import time
 
 import pytest
 import ray
-from ray import cloudpickle
 
 from labkit.data import DataPanel
 from labkit.errors import RunFailed
@@ -15,8 +13,6 @@ from labkit.panel.reporters import NullReporter
 from labs import interrupt_when
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/", "labkit/data.py"), pytest.mark.fault]
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
 LAB = {}
 
 

@@ -69,7 +69,11 @@ def _home() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def lab(home: Path, request: pytest.FixtureRequest) -> Iterator["cluster.Cluster"]:
-    """A cluster for all tests of a module: two nodes of 2 CPUs, or what its LAB asks of `cluster.start`."""
+    """A cluster for all tests of a module: two nodes of 2 CPUs, or what its LAB asks of `cluster.start`.
+
+    Its workers can't import the module, so what is in it goes to them by value, as from a notebook.
+    """
+    ray.cloudpickle.register_pickle_by_value(request.module)
     with cluster.start(**getattr(request.module, "LAB", {"nodes": 2, "cpus_per_node": 2})) as started:
         yield started
 

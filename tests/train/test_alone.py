@@ -8,7 +8,6 @@ import types
 import pytest
 import ray.train
 import torch
-from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch import distributed
@@ -30,8 +29,6 @@ from labkit.worker.hooks import following
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/")]
 
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LAB = {"nodes": 1, "cpus_per_node": 4}
 NUMBERS = TensorDataset(torch.rand(64))

@@ -12,7 +12,6 @@ import pytest
 import ray
 import ray.train
 from loops import checkpoint_of, rank
-from ray import cloudpickle
 from ray.train import ReportedCheckpointStatus, RunConfig, ScalingConfig, ValidationConfig
 from ray.train.torch import TorchTrainer
 
@@ -27,8 +26,6 @@ pytestmark = [
     ),
     pytest.mark.fault,
 ]
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
 LAB = {}
 
 

@@ -5,7 +5,6 @@ loop twenty times.
 """
 
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,7 +14,6 @@ import ray.data
 import ray.train
 import torch
 from accelerate import Accelerator
-from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_data_loader
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -28,8 +26,6 @@ from labkit.train import TrainPanel
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/")]
 
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LAB = {"nodes": 1, "cpus_per_node": 4}
 RUNS = int(os.environ.get("RUNS", "3"))

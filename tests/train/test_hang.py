@@ -11,7 +11,6 @@ import pytest
 import ray.train
 import torch
 from loops import rank
-from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
@@ -23,7 +22,6 @@ from labkit.train import TrainPanel, hang
 from labs import interrupt_when, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/train/"), pytest.mark.fault]
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def steps(number, seconds=0.0):

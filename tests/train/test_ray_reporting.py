@@ -5,7 +5,6 @@ import os
 import pickle
 import runpy
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -18,7 +17,6 @@ import ray.data
 import ray.train
 import torch
 from loops import checkpoint_of, report, train_loop, trainer_of
-from ray import cloudpickle
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_model
 from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
@@ -44,7 +42,6 @@ pytestmark = [
     pytest.mark.covers("labkit/local/forkserver/", "labkit/panel/", "labkit/worker/", "labkit/train/"),
     pytest.mark.fault,
 ]
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Checkpoints that are validated during the training: the ways in which a validation may end."""
 
-import sys
 import time
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import ray
 import ray.train
 import torch
 from loops import checkpoint_of, first_epoch
-from ray import cloudpickle
 from ray.train import (
     CheckpointUploadMode,
     ReportedCheckpointStatus,
@@ -29,9 +27,6 @@ pytestmark = [
     pytest.mark.covers("labkit/local/forkserver/", "labkit/panel/", "labkit/worker/", "labkit/train/"),
     pytest.mark.fault,
 ]
-
-# The workers cannot import this file: what is in it travels by value, as from a notebook.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 VALIDATED, FAILED, TIMED_OUT = (
     ReportedCheckpointStatus.VALIDATED,

@@ -1,14 +1,12 @@
 """Runs of Ray Train whose ranks hold different weights, and what Ray changes in their reports."""
 
 import math
-import sys
 import tempfile
 
 import pytest
 import ray.train
 import ray.train.torch
 import torch
-from ray import cloudpickle
 from ray.train import Checkpoint, Result, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from torch.utils.data import DataLoader, TensorDataset
@@ -17,8 +15,6 @@ from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/", "labkit/panel/")]
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LAB = {"nodes": 1, "cpus_per_node": 4}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import ray
-from ray import cloudpickle, tune
+from ray import tune
 from ray.air.execution import PlacementGroupResourceManager, ResourceRequest
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler
 from ray.tune.search.optuna import OptunaSearch
@@ -27,9 +27,6 @@ pytestmark = [
     pytest.mark.covers("labkit/local/forkserver/", "labkit/panel/", "labkit/worker/", "labkit/tune/"),
     pytest.mark.fault,
 ]
-
-# The trials cannot import this file: what is in it travels by value, as from a notebook.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 LAB = {}  # one node

@@ -2,10 +2,9 @@
 
 import inspect
 import math
-import sys
 
 import pytest
-from ray import cloudpickle, tune
+from ray import tune
 
 from labkit.panel.reporters import NullReporter
 from labkit.tune import SweepPanel
@@ -13,8 +12,6 @@ from labkit.tune.reported import Iterations, names_of_tune
 from labkit.tune.sweep_view import shown
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/tune/")]
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LAB = {"nodes": 1, "cpus_per_node": 4}
 
