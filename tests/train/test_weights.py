@@ -6,11 +6,10 @@ import pickle
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import weights_loops
-from weights_loops import GOOD, PLANTED
+from weights_loops import GOOD, PLANTED, TOGETHER, not_wrapped, not_wrapped_but_a_metric_is_reduced_at_the_end
 
 from labkit.machine import free_port
 from labkit.panel.panel import Panel
@@ -21,27 +20,25 @@ from labkit.worker.follower import Follower
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/", "labkit/panel/")]
 
-LOOPS = Path(weights_loops.__file__)
-
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """The events of all loops, by name and rank: two processes train them one after another."""
-    folder = tmp_path_factory.mktemp("told")
-    return run_both(folder, [loop.__name__ for loop in (*PLANTED, *GOOD)])
+    """The events of all loops, by loop and rank: two processes train them one after another."""
+    return run_both(tmp_path_factory.mktemp("told"), [*PLANTED, *GOOD])
 
 
-def run_both(folder, names):
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+def run_both(folder, loops, **variables):
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    names = [loop.__name__ for loop in loops]
     ranks = []
     for rank in range(2):
-        command = [sys.executable, str(LOOPS), str(folder / f"{rank}.json"), *names]
-        environment = {**os.environ, **address, "RANK": str(rank)}
+        command = [sys.executable, weights_loops.__file__, str(folder / f"{rank}.json"), *names]
+        environment = {**os.environ, **variables, "RANK": str(rank)}
         ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     errors = [rank.communicate(timeout=300)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
     of_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
-    return {name: [[*map(decode, events[name])] for events in of_rank] for name in names}
+    return {loop: [[*map(decode, events[loop.__name__])] for events in of_rank] for loop in loops}
 
 
 def notes_of(events, engine="Ray Train"):
@@ -55,8 +52,7 @@ def notes_of(events, engine="Ray Train"):
 
 @pytest.mark.parametrize("loop", PLANTED, ids=lambda loop: loop.__name__)
 def test_different_weights_are_told_with_the_fix(told, loop):
-    (note,) = notes_of(told[loop.__name__])
-    print(note)
+    (note,) = notes_of(told[loop])
     assert note.startswith("the 2 workers hold different weights")
     assert re.search(PLANTED[loop], note), note
     assert "LABKIT_COMPARE_WEIGHTS=0" in note
@@ -64,7 +60,15 @@ def test_different_weights_are_told_with_the_fix(told, loop):
 
 @pytest.mark.parametrize("loop", GOOD, ids=lambda loop: loop.__name__)
 def test_no_word_on_a_loop_that_is_right(told, loop):
-    assert notes_of(told[loop.__name__]) == []
+    assert notes_of(told[loop]) == []
+
+
+def test_ranks_of_which_accelerate_sees_one_train_alone_only_if_they_exchange_nothing(tmp_path):
+    alone = not_wrapped_but_a_metric_is_reduced_at_the_end
+    told = run_both(tmp_path, [alone, *TOGETHER], WITH_ACCELERATE="yes")
+    (note,) = notes_of(told.pop(alone))
+    assert "trains a model of its own" in note
+    assert {loop: notes_of(events) for loop, events in told.items()} == dict.fromkeys(TOGETHER, [])
 
 
 @pytest.mark.parametrize("compares", [True, False])
@@ -100,5 +104,5 @@ def test_a_note_goes_when_the_weights_are_the_same_again():
     ],
 )
 def test_the_fix_is_that_of_the_engine(told, engine, wrapping):
-    (note,) = notes_of(told["not_wrapped"], engine)
+    (note,) = notes_of(told[not_wrapped], engine)
     assert f"model = {wrapping}. " in note
