@@ -3,7 +3,7 @@
 - `slow`: the module takes more than four seconds. All other tests are `quick`, but for browsers and faults.
 - `covers("labkit/panel/", …)`: its tests are deep, and a change below one of these paths asks for them.
 - `each_change`: this test of such a module runs for each change all the same.
-- `night`: only `make test-all` runs it. Five clusters in namespaces and Ray's own examples take half an hour.
+- `night`: only `make test-all` runs it. Five clusters in namespaces and docs/works-with.md take half an hour.
 
 And this is what runs:
 
