@@ -23,15 +23,13 @@ from records import record, write
 REQUIRED = {name: getattr(record(), name) for name in ("name", "run_id", "engine", "state", "started_at")}
 
 
-def test_what_is_damaged_or_gone_is_named_and_nothing_else(tmp_path):
-    for name in ("a1", "a2"):
-        record().write(tmp_path / "runs" / "03-torch" / name)
-    kept = records.read(tmp_path / "runs" / "03-torch" / "a1" / records.FILE_NAME)
-    marks = Path(kept.folder) / records.NOTE_NAME
-    marks.write_text("{")
+def test_a_damaged_note_is_named(tmp_path):
+    path = record().write(tmp_path / "runs" / "a1")
+    note = path.with_name(records.NOTE_NAME)
+    note.write_text("{")
     with pytest.raises(Damaged, match=records.NOTE_NAME) as damaged:
-        records.read(marks.with_name(records.FILE_NAME))
-    assert f"delete {marks} " in damaged.value.fix
+        records.read(path)
+    assert f"delete {note} " in damaged.value.fix
 
 
 def test_what_is_written_is_read_back(tmp_path):

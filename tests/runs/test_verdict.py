@@ -15,7 +15,6 @@ CAUSES = {
     "healthy": (told(rank(), rank()), "healthy", None, ""),
     "alone": (told(rank(), exchange=0.0), "healthy", None, ""),
     "computing": (told(rank(), rank(forward=0.03), rank()), "slow rank", 1, "computing"),
-    "optimizer": (told(rank(optimizer=0.03), rank()), "slow rank", 0, "computing"),
     "busy": (told(rank(), rank(forward=0.03, queue=0.02)), "slow rank", 1, "busy"),
     "rows": (told(rank(rows=192, forward=0.02, backward=0.03), rank()), "slow rank", 0, "rows"),
     "rows of one": (told(rank(), rank(data=0.03, computed=0.03)), "data", 1, "computing"),
@@ -26,7 +25,6 @@ CAUSES = {
     "store": (told(rank(data=0.03), rank(data=0.03)), "data", None, "waiting"),
     # Ray Data gives its rows to the ranks in turn, so one of them waits longer.
     "store, one rank more": (told(rank(data=0.03), rank(data=0.06)), "data", None, "waiting"),
-    "store, alone": (told(rank(data=0.03), exchange=0.0), "data", None, "waiting"),
     "exchange": (told(rank(), rank(), exchange=0.05), "exchange", None, ""),
     "exchange, of few rows": (told(rank(rows=4), rank(rows=4), exchange=0.01), "exchange", None, ""),
     "exchange, of more rows": (told(rank(rows=16), rank(rows=16), exchange=0.01), "healthy", None, ""),
