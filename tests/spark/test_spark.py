@@ -13,7 +13,7 @@ import pytest
 import labs
 from kernels import kernel
 from labkit.errors import BadInput, LabError
-from labkit.local import spark, temporary
+from labkit.local import spark
 from labkit.local.lab import Lab
 from labkit.local.spark import group
 from labkit.spark.prepared import folder_of
@@ -104,19 +104,6 @@ def test_variables_that_are_not_in_the_way(home):
         os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 1g pyspark-shell"
         os.environ["SPARK_API_MODE"] = "classic"
         spark.prepare()
-
-
-@pytest.mark.parametrize("kind", ["long", "gone", "short"])
-def test_ranks_get_a_folder_for_temporary_files_in_which_sockets_fit(home, variables, tmp_path, kind):
-    for name in ("TMPDIR", "TEMP", "TMP"):
-        os.environ.pop(name, None)
-    folder = Path("/tmp") if kind == "short" else tmp_path / ("slurm-job-" + "4" * 80)
-    os.environ["TMPDIR"] = str(folder)
-    if kind == "long":
-        folder.mkdir()
-    spark.prepare()
-    assert temporary.problem(os.environ) == ""
-    assert ("TMPDIR" in os.environ) == (kind == "short")
 
 
 LOADER = """

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from labkit import runs
 from labkit.__main__ import main
 from labkit.errors import BadInput, RunFailed, RunStopped
 from labkit.local import family, spark
@@ -22,11 +23,10 @@ from labkit.local.lab import Lab
 from labkit.local.spark import group
 from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
-from labkit.runs import record as records
 from labkit.spark import panel as spark_panel
 from labkit.spark.panel import SparkPanel
 from labkit.worker.events import Failure, Returned, Worker
-from labs import interrupt_when, until
+from labs import interrupt_when, shown, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/panel/", "labkit/worker/", "labkit/spark/")]
 
@@ -68,12 +68,12 @@ def on_executors(session):
     return torch_distributor(local_mode=False)
 
 
-def panel_of(name: str) -> SparkPanel:
-    return SparkPanel(name, epochs=2, reporter=NullReporter())
+@pytest.fixture
+def panel(home):
+    return SparkPanel("07", epochs=2, reporter=NullReporter())
 
 
-def test_ranks_are_followed(distributor, home, capsys):
-    panel = panel_of("07-report")
+def test_ranks_are_followed(distributor, panel, home, capsys):
 
     def train(epochs):
         import torch
@@ -97,7 +97,7 @@ def test_ranks_are_followed(distributor, home, capsys):
     state = panel.state
     assert (state.status, state.world_size, len(state.workers)) == ("finished", 2, 2)
     assert state.metrics() == {"loss": 0.5} and {worker.rows for worker in state.workers.values()} == {64}
-    (record,) = [r for r in records.find(os.environ["LABKIT_HOME"]) if r.run_id == panel.run_id]
+    record = runs.get(panel.run_id)
     assert (record.engine, record.workers, record.state) == ("TorchDistributor", 2, "finished")
     assert record.epochs == 2
     printed = capsys.readouterr()
@@ -134,7 +134,7 @@ def folder(tmp_path):
     return folder
 
 
-def test_a_slow_rank_is_named(distributor, capsys):
+def test_a_slow_rank_is_named(distributor, panel, capsys):
     def train():
         import torch
         import torch.distributed as dist
@@ -145,19 +145,16 @@ def test_a_slow_rank_is_named(distributor, capsys):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for x in torch.utils.data.DataLoader(torch.ones(40 * 4, 8), batch_size=4):
             loss = model(x).mean()
-            until = time.thread_time() + 0.04 * dist.get_rank()
-            while time.thread_time() < until:
-                pass
+            time.sleep(0.04 * dist.get_rank())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         dist.barrier()
         dist.destroy_process_group()
 
-    panel = panel_of("07-slow")
     with panel.watch(distributor):
         distributor.run(train)
-    strip = panel.view(panel.state, panel.state.ended_at).strip
+    strip = shown(panel).strip
     assert [who for who, _ in strip] == ["rank 0", "rank 1"]
     (cause,) = (one for one in panel.state.find_verdict().causes if one.name != "start")
     assert (cause.name, cause.rank) == ("slow rank", 1)
@@ -165,8 +162,7 @@ def test_a_slow_rank_is_named(distributor, capsys):
     assert "slow rank: rank 1 takes" in capsys.readouterr().out
 
 
-def test_a_file_is_followed(distributor, folder):
-    panel = panel_of("07-file")
+def test_a_file_is_followed(distributor, panel, folder):
     with panel.watch(distributor):
         assert distributor.run(str(folder / "train.py"), "--epochs=3", 5) is None
     assert sorted(panel.state.prints) == [f"[rank {rank}] next_to ['--epochs=3', '5']" for rank in (0, 1)]
@@ -174,22 +170,20 @@ def test_a_file_is_followed(distributor, folder):
     assert panel.state.note == ""
 
 
-def test_a_path_a_relative_name_and_a_module(local, folder, monkeypatch):
+def test_a_path_a_relative_name_and_a_module(local, panel, folder, monkeypatch):
     monkeypatch.chdir(folder)
     for arguments in ((folder / "train.py",), ("train.py",), ("-m", "train")):
-        panel = panel_of("07-file")
         with panel.watch(local):
             local.run(*arguments)
         assert sorted(panel.state.prints) == ["[rank 0] next_to []", "[rank 1] next_to []"]
 
 
-def test_a_progress_bar_in_a_file_is_one_line(local, folder):
+def test_a_progress_bar_in_a_file_is_one_line(local, panel, folder):
     (folder / "bar.py").write_text(
         "import sys, time\nfrom tqdm import tqdm\n"
         "for _ in tqdm(range(40), file=sys.stdout, desc='epoch'):\n    time.sleep(0.01)\n"
         "for _ in tqdm(range(40), desc='on stderr'):\n    time.sleep(0.01)\n"
     )
-    panel = panel_of("07-bar")
     with panel.watch(local):
         local.run(folder / "bar.py")
     assert len(panel.state.prints) == 2
@@ -213,18 +207,18 @@ FAILS = {
 
 
 @pytest.mark.parametrize("code, fact", FAILS.values(), ids=FAILS)
-def test_a_file_that_fails_is_an_error(local, folder, code, fact):
+def test_a_file_that_fails_is_an_error(local, panel, folder, code, fact):
     """pyspark itself returns normally in local mode."""
     (folder / "bad.py").write_text(code + "\n")
     after = []
-    with pytest.raises(RunFailed, match=fact) as raised, panel_of("07-bad").watch(local):
+    with pytest.raises(RunFailed, match=fact) as raised, panel.watch(local):
         local.run(str(folder / "bad.py"))
         after.append("run() returned")
     assert not after
     assert "_" not in type(raised.value).__name__ and raised.value.fix
 
 
-def test_what_is_neither_a_function_nor_a_file(local, folder, monkeypatch):
+def test_what_is_neither_a_function_nor_a_file(local, panel, folder, monkeypatch):
     monkeypatch.chdir(folder)
     cases = (
         (({"loss": 0.5},), {}, "its first argument is of type dict", "without parentheses|no parentheses"),
@@ -234,16 +228,16 @@ def test_what_is_neither_a_function_nor_a_file(local, folder, monkeypatch):
         (("train.py",), {"lr": 0.1}, "no named arguments", r'distributor.run\("train.py", "--lr=0.1"\)'),
     )
     for arguments, named, fact, fix in cases:
-        with pytest.raises(BadInput, match=fact) as raised, panel_of("07-what").watch(local):
+        with pytest.raises(BadInput, match=fact) as raised, panel.watch(local):
             local.run(*arguments, **named)
         assert re.search(fix, raised.value.fix), raised.value.fix
-    with pytest.raises(RunFailed, match="my_package") as raised, panel_of("07-module").watch(local):
+    with pytest.raises(RunFailed, match="my_package") as raised, panel.watch(local):
         local.run("-m", "my_package.train")
     assert "install" in raised.value.fix and "cloudpickle" not in raised.value.fix
 
 
 @pytest.mark.parametrize("rank, how", [("0", "raises"), ("0", "is killed"), ("1", "exits")])
-def test_a_function_that_one_rank_finishes_is_an_error(local, rank, how):
+def test_a_function_that_one_rank_finishes_is_an_error(local, panel, rank, how):
     """pyspark itself returns the value of the rank that has one."""
 
     def train():
@@ -257,51 +251,35 @@ def test_a_function_that_one_rank_finishes_is_an_error(local, rank, how):
         os.kill(os.getpid(), signal.SIGKILL)
 
     after = []
-    with pytest.raises(RunFailed, match=f"rank {rank} "), panel_of("07-late").watch(local):
+    with pytest.raises(RunFailed, match=f"rank {rank} "), panel.watch(local):
         after.append(local.run(train))
     assert not after
 
 
-def test_a_run_in_which_nothing_was_seen_says_so(local, capsys):
+def test_a_run_in_which_nothing_was_seen_says_so(local, panel):
     def launcher():
         subprocess.run([sys.executable, "-c", "print('trained elsewhere')"], check=True)
 
-    panel = panel_of("07-launcher")
     with panel.watch(local):
         local.run(launcher)
-    assert panel.view(panel.state, panel.state.ended_at).notes == [spark_panel._NOTHING_SEEN]
+    assert shown(panel).notes == [spark_panel._NOTHING_SEEN]
     assert "trained elsewhere" in Path(dict(panel.files())["printed by torchrun and the ranks"]).read_text()
-    panel = panel_of("07-number")
     with panel.watch(local):
         local.run(lambda: {"loss": 0.5})
-    assert panel.view(panel.state, panel.state.ended_at).notes == []
+    assert shown(panel).notes == []
 
 
-def test_a_rank_that_leaves_early_without_an_error(local):
+def test_a_rank_that_leaves_early_without_an_error(local, panel):
     def train():
         if os.environ["RANK"] == "1":
             os._exit(0)
         return {"loss": 0.5}
 
-    with panel_of("07-exit").watch(local):
+    with panel.watch(local):
         assert local.run(train) == {"loss": 0.5}
 
 
-def test_what_pyspark_itself_hides(local, folder, capsys):
-    """The lesson and docs/upstream.md say so; without it, the panel need not ask each rank."""
-
-    def train():
-        if os.environ["RANK"] == "0":
-            time.sleep(1)
-            raise ValueError("a bad row")
-        return "of rank 1"
-
-    assert local.run(train) == "of rank 1"
-    (folder / "bad.py").write_text("raise ValueError('a bad file')\n")
-    assert local.run(str(folder / "bad.py")) is None
-
-
-def test_rows_of_a_dataframe(on_executors, session):
+def test_rows_of_a_dataframe(on_executors, panel, session):
     def train():
         from pyspark.ml.torch.distributor import _get_spark_partition_data_loader
 
@@ -309,14 +287,13 @@ def test_rows_of_a_dataframe(on_executors, session):
         return {"rows": sum(len(x) for x, _ in loader)}
 
     table = session.createDataFrame([(float(n), n % 2) for n in range(16)], ["x", "y"]).repartition(2)
-    panel = panel_of("07-dataframe")
     with panel.watch(on_executors):
         assert on_executors._train_on_dataframe(train, table) == {"rows": 8}
     assert len(panel.state.workers) == 2
     assert "_train_on_dataframe" not in vars(on_executors)
 
 
-def test_a_rank_that_raises_after_and_before_the_ranks_met(distributor):
+def test_a_rank_that_raises_after_and_before_the_ranks_met(distributor, panel):
     def meet(early):
         import torch.distributed as dist
 
@@ -328,7 +305,6 @@ def test_a_rank_that_raises_after_and_before_the_ranks_met(distributor):
         dist.barrier()
 
     for early in (True, False):
-        panel = panel_of("07-raises")
         with pytest.raises(RunFailed, match="rank 1 raised ValueError: a bad row"), panel.watch(distributor):
             distributor.run(meet, early)
         (failure,) = panel.state.failures
@@ -336,20 +312,8 @@ def test_a_rank_that_raises_after_and_before_the_ranks_met(distributor):
         assert ranks() == []
 
 
-def test_a_rank_that_is_killed(local):
-    def train():
-        if os.environ["RANK"] == "1":
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(900)
-
-    with pytest.raises(RunFailed, match="rank 1 .*SIGKILL"), panel_of("07-kill").watch(local):
-        local.run(train)
-    assert ranks() == []
-
-
 @pytest.mark.fault
-@pytest.mark.parametrize("kind", ["function", "file"])
-def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors, tmp_path, kind):
+def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors, panel):
     """TorchDistributor chooses a free port and releases it; torchrun binds it seconds later."""
     taken, over = [], threading.Event()
 
@@ -362,12 +326,11 @@ def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors
                     if port and not taken:
                         taken.append(socket.create_server(("127.0.0.1", int(port[1]))))
 
-    (tmp_path / "train.py").write_text("print('trained')\n")
     thief = threading.Thread(target=take, daemon=True)
     thief.start()
     try:
-        with pytest.raises(RunFailed) as raised, panel_of("07-port").watch(on_executors):
-            on_executors.run(str(tmp_path / "train.py") if kind == "file" else os.getpid)
+        with pytest.raises(RunFailed) as raised, panel.watch(on_executors):
+            on_executors.run(os.getpid)
     finally:
         over.set()
         thief.join()
@@ -375,12 +338,12 @@ def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors
             server.close()
     assert taken  # it did happen
     assert "run the cell again" in raised.value.fix, (raised.value.fact, raised.value.fix)
-    with panel_of("07-again").watch(on_executors):
-        on_executors.run(str(tmp_path / "train.py"))
+    with panel.watch(on_executors):
+        on_executors.run(os.getpid)
 
 
 @pytest.mark.each_change
-def test_a_second_run_in_a_block_is_judged_by_itself(tmp_path, monkeypatch):
+def test_a_second_run_in_a_block_is_judged_by_itself(tmp_path, panel, monkeypatch):
     """The reader has caught the failure of the first, and tries again with another setting."""
     monkeypatch.setattr(spark_panel, "_SILENT_SECONDS", 0.2)
 
@@ -398,7 +361,7 @@ def test_a_second_run_in_a_block_is_judged_by_itself(tmp_path, monkeypatch):
 
         _train_on_dataframe = run
 
-    panel, distributor = panel_of("07-twice"), Distributor()
+    distributor = Distributor()
     with panel.watch(distributor):
         time.sleep(1)  # such as a Spark that reads a table: no rank is silent yet
         assert not panel.state.hang
@@ -409,9 +372,9 @@ def test_a_second_run_in_a_block_is_judged_by_itself(tmp_path, monkeypatch):
     assert panel.state.status == "finished" and not panel.state.hang
 
 
-def test_silence_has_words(local, monkeypatch, capsys):
+def test_silence_has_words(local, panel, monkeypatch, capsys):
     monkeypatch.setattr(spark_panel, "_SILENT_SECONDS", 0.5)
-    drawn, panel = [], panel_of("07-silent")
+    drawn = []
 
     def listen() -> None:
         until(lambda: panel.state.hang)
@@ -433,9 +396,9 @@ def test_silence_has_words(local, monkeypatch, capsys):
 
 
 @pytest.mark.each_change
-def test_what_is_no_distributor_and_where_ranks_find_the_panel():
+def test_what_is_no_distributor_and_where_ranks_find_the_panel(panel):
     with pytest.raises(BadInput, match="TorchDistributor"):
-        panel_of("07-none").watch("distributor")
+        panel.watch("distributor")
 
     class Active:
         num_processes = 2
@@ -443,10 +406,10 @@ def test_what_is_no_distributor_and_where_ranks_find_the_panel():
         class spark:
             conf = {"spark.driver.host": "10.0.0.7", "spark.master": "spark://10.0.0.8:7077"}
 
-    assert panel_of("m").watch(Active()).host() == "10.0.0.7"
+    assert panel.watch(Active()).host() == "10.0.0.7"
 
 
-def test_a_rank_that_was_killed_is_found_in_torchruns_report(home):
+def test_a_rank_that_was_killed_is_found_in_torchruns_report(panel):
     """The others have failed, too: by a lost connection, or since torchrun ended them."""
     report = """Failures:
   rank      : 0 (local_rank: 0)
@@ -455,7 +418,6 @@ Root Cause (first observed failure):
   rank      : 1 (local_rank: 1)
   exitcode  : -9 (pid: 8)  (SIGKILL)
 """
-    panel = panel_of("07-report")
     panel._log.parent.mkdir(parents=True, exist_ok=True)
     panel._log.write_text(report)
     panel.state.fail("RuntimeError: Connection closed by peer", 0)
@@ -466,10 +428,9 @@ Root Cause (first observed failure):
 # -- the errors of lesson 07 --------------------------------------------------------------------------
 
 
-def test_what_cannot_be_pickled(on_executors, session):
+def test_what_cannot_be_pickled(on_executors, panel, session):
     lock = threading.Lock()
     for uses, fix in ((lambda: lock, "inside the function"), (lambda: session.range(3).count(), "Parquet")):
-        panel = panel_of("a")
         with pytest.raises(RunFailed, match="no rank was started") as raised, panel.watch(on_executors):
             on_executors.run(uses)
         assert fix in raised.value.fix
@@ -477,7 +438,7 @@ def test_what_cannot_be_pickled(on_executors, session):
         assert failure.rank is None
 
 
-def test_a_module_that_is_not_there_and_its_cure(on_executors, tmp_path, monkeypatch):
+def test_a_module_that_is_not_there_and_its_cure(on_executors, panel, tmp_path, monkeypatch):
     from pyspark import cloudpickle
 
     (tmp_path / "my_own_layers.py").write_text("def doubled(x):\n    return 2 * x\n")
@@ -487,26 +448,25 @@ def test_a_module_that_is_not_there_and_its_cure(on_executors, tmp_path, monkeyp
     def use_it():
         return my_own_layers.doubled(21)
 
-    with pytest.raises(RunFailed, match="my_own_layers") as raised, panel_of("c").watch(on_executors):
+    with pytest.raises(RunFailed, match="my_own_layers") as raised, panel.watch(on_executors):
         on_executors.run(use_it)
     assert "register_pickle_by_value(my_own_layers)" in raised.value.fix
     cloudpickle.register_pickle_by_value(my_own_layers)
-    with panel_of("d").watch(on_executors):
+    with panel.watch(on_executors):
         assert on_executors.run(use_it) == 42
 
 
-def test_no_gpu_and_more_processes_than_slots(session):
-    with pytest.raises(RunFailed) as raised, panel_of("e"):
+def test_no_gpu_and_more_processes_than_slots(session, panel):
+    with pytest.raises(RunFailed) as raised, panel:
         torch_distributor(local_mode=True, use_gpu=True)
     assert "use_gpu=False" in raised.value.fix
     crowd = torch_distributor(num_processes=3, local_mode=False)
-    with pytest.raises(RunFailed, match="slots"), panel_of("f").watch(crowd):
+    with pytest.raises(RunFailed, match="slots"), panel.watch(crowd):
         crowd.run(os.getpid)
 
 
-def test_interrupted(local):
+def test_interrupted(local, panel):
     """As by the Stop button: the ranks end, too."""
-    panel = panel_of("i")
 
     def wait():
         time.sleep(900)

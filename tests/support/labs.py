@@ -21,6 +21,8 @@ import ray
 from labkit.local import cluster
 from labkit.local.lab import Lab
 from labkit.machine import free_port
+from labkit.panel.base import LivePanel
+from labkit.panel.shown import Shown
 
 ROOT = Path(__file__).resolve().parents[2]  # of the checkout
 
@@ -158,6 +160,11 @@ def held_cpus(number: int, says: Callable[[], str]) -> Iterator[list[str]]:
     looking.start()
     yield shown
     looking.join()
+
+
+def shown(panel: LivePanel) -> Shown:
+    """What the panel of a run that is over shows."""
+    return panel.view(panel.state, panel.state.ended_at)
 
 
 def runs(pid: int) -> bool:
