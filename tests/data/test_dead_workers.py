@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import pytest
 import ray
@@ -10,7 +9,7 @@ import ray
 from labkit.data import DataPanel
 from labkit.errors import RunFailed
 from labkit.panel.reporters import NullReporter
-from labs import interrupt_when
+from labs import interrupt_when, shown
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/cluster/", "labkit/data.py"), pytest.mark.fault]
 LAB = {}
@@ -46,24 +45,8 @@ def test_a_process_that_ends_again_and_again_is_explained_while_ray_data_repeats
         capfd.readouterr()  # of the test before
         ray.data.range(8).map_batches(function).materialize()
     note = f"a worker process is gone: {words}. Ray Data starts its tasks again, as often as that happens"
-    assert note in panel.view(panel.state, time.time()).notes
+    assert note in shown(panel).notes
     assert "A worker died" not in "".join(printed)  # in many lines, with guesses
-
-
-def test_an_execution_whose_processes_end_in_order_has_no_note(lab):
-    with DataPanel("quiet", reporter=NullReporter()) as panel:
-        ray.data.range(100).map_batches(lambda batch: batch).materialize()
-    assert panel.state.deaths == [] and panel.view(panel.state, time.time()).notes == []
-
-
-def imports(batch):
-    import no_such_package  # noqa: F401
-
-
-def test_a_package_that_workers_lack_has_its_fix(lab):
-    with pytest.raises(RunFailed, match="no_such_package") as failed, DataPanel("bug"):
-        ray.data.range(8).map_batches(imports).materialize()
-    assert failed.value.fix.startswith("if no_such_package is a package, install it on the cluster's nodes")
 
 
 def test_a_join_without_polars_does_not_send_the_reader_to_a_line_that_is_not_there(lab):
