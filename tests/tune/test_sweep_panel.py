@@ -1,5 +1,6 @@
 """Real sweeps and their panel: counts, failures, what is never reported, interrupts."""
 
+import math
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
 from labkit.tune import SweepPanel
 from labkit.tune.trials import TunerPlan
-from labs import held_cpus, interrupt_when, until
+from labs import held_cpus, interrupt_when, shown, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,25 +45,22 @@ def climb(config):
 
 
 def train(config):
-    """Forty steps of 30 ms: in one trial, its rows come late; in the other, it computes."""
+    """Forty steps of 30 ms, since its rows come late."""
     import torch
     from torch.utils.data import DataLoader
 
     class Rows:
         def __len__(self):
-            return 40 * 4
+            return 40
 
         def __getitem__(self, row):
-            time.sleep(0.03 / 4 if config["late"] else 0.0)
+            time.sleep(0.03)
             return torch.ones(8)
 
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for x in DataLoader(Rows(), batch_size=4):
+    for x in DataLoader(Rows()):
         loss = model(x).mean()
-        until = time.thread_time() + (0.0 if config["late"] else 0.03)
-        while time.thread_time() < until:
-            pass
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -70,31 +68,33 @@ def train(config):
 
 
 @pytest.fixture
-def sweep(lab, home):
-    """A panel and the tuner that it watches, run."""
+def panel(home):
+    return SweepPanel("sweep", reporter=NullReporter(), dataset="none")
+
+
+@pytest.fixture
+def sweep(lab, home, panel):
+    """Run a sweep under the panel; its tuner and its results are kept, also if the panel then raises."""
 
     def sweep(trainable, space, *, metric="score", callbacks=None, stop=None, **options):
-        sweep.panel = panel = SweepPanel("sweep", reporter=NullReporter(), dataset="none")
-        tuner = tune.Tuner(
+        sweep.tuner = tune.Tuner(
             trainable,
             param_space=space,
             tune_config=tune.TuneConfig(**{"metric": metric, "mode": "max", "reuse_actors": True, **options}),
             run_config=tune.RunConfig(storage_path=str(home / "runs"), callbacks=callbacks, stop=stop),
         )
-        with panel.watch(tuner):
-            sweep.results = tuner.fit()
-        sweep.tuner = tuner
+        with panel.watch(sweep.tuner):
+            sweep.results = sweep.tuner.fit()
         return sweep.results
 
-    sweep.panel = None
     return sweep
 
 
 @pytest.mark.each_change
-def test_a_grid_of_four_twice(sweep, home, capfd):
+def test_a_grid_of_four_twice(sweep, panel, capfd):
     grid = {"x": tune.grid_search([1, 3]), "y": tune.grid_search([10, 20]), "z": tune.uniform(0, 1)}
     assert len(sweep(climb, grid, num_samples=2, max_concurrent_trials=2)) == 8
-    state = sweep.panel.state
+    state = panel.state
     assert 1 <= state.at_once <= 2
     assert (state.total, len(state.trials), state.best.value) == (8, 8, 9)
     assert (state.status, dict(state.counts())) == ("finished", {"finished": 8})
@@ -103,17 +103,17 @@ def test_a_grid_of_four_twice(sweep, home, capfd):
     assert (record.engine, record.state, record.metrics) == ("Ray Tune", "finished", {"score": 9})
     assert len(record.extra["trials"]) == 8 and record.config["x"] == 3
     assert sum(record.seconds.values()) == pytest.approx(record.seconds_total)
-    listed = dict(sweep.panel.files())
+    listed = dict(panel.files())
     assert listed["results and checkpoints"] == sweep.results.experiment_path
-    assert listed["results and checkpoints"].endswith(sweep.panel.run_id)  # the sweep had no name
+    assert listed["results and checkpoints"].endswith(panel.run_id)  # the sweep had no name
     output = capfd.readouterr()
     assert "Trial" not in output.out + output.err  # Tune's own tables are off
 
 
-def test_the_others_go_on_where_some_fail(sweep):
+def test_the_others_go_on_where_some_fail(sweep, panel):
     results = sweep(climb, {"x": tune.grid_search([1, "raises", "killed", 2])})
     assert (len(results), results.num_errors) == (4, 2)
-    state = sweep.panel.state
+    state = panel.state
     by_x = {trial.config["x"]: trial for trial in state.trials.values()}
     assert [by_x[x].status for x in (1, 2, "raises", "killed")] == ["finished"] * 2 + ["failed"] * 2
     texts = {failure.rank: failure.text for failure in state.failures}
@@ -125,15 +125,15 @@ def test_the_others_go_on_where_some_fail(sweep):
     assert runs.latest("sweep").extra["counts"] == {"finished": 2, "failed": 2}
 
 
-def test_a_sweep_of_which_nothing_is_left_and_a_metric_that_is_never_reported(sweep):
+def test_a_sweep_of_which_nothing_is_left_and_a_metric_that_is_never_reported(sweep, panel):
     with pytest.raises(RunFailed, match="every one of its 2 trials failed.*this one is bad"):
         sweep(climb, {"x": tune.grid_search(["raises", "raises"])})
     # The reader has the results all the same.
-    assert sweep.panel.state.status == "failed" and len(sweep.results) == 2
+    assert panel.state.status == "failed" and len(sweep.results) == 2
     with pytest.raises(LabError, match="'skore'") as refused:
         sweep(climb, {"x": tune.grid_search([1, 2])}, metric="skore")
     assert "they report 'score'" in refused.value.fact
-    assert set(sweep.panel.state.counts()) <= {"cut off"}
+    assert set(panel.state.counts()) <= {"cut off"}
 
 
 def nested(config):
@@ -145,11 +145,11 @@ def double(x):
     return 2 * x
 
 
-def test_a_nested_metric_rungs_in_epochs_and_a_grid_of_functions(sweep):
+def test_a_nested_metric_rungs_in_epochs_and_a_grid_of_functions(sweep, panel):
     grid = {"scale": tune.grid_search([double, abs, int.__neg__]), "x": 1}
     asha = ASHAScheduler(time_attr="epoch", max_t=90, grace_period=10, reduction_factor=3)
     results = sweep(nested, grid, metric="val/score", scheduler=asha, max_concurrent_trials=1)
-    state, record = sweep.panel.state, runs.latest("sweep")
+    state, record = panel.state, runs.latest("sweep")
     assert state.best.config["scale"] == "double" and state.best.value == 180
     assert state.best.curve[-1] == (9, 90, 180.0) and state.warning == ""
     assert (record.config, record.metrics) == ({"scale": "double", "x": 1}, {"val/score": 180.0})
@@ -158,12 +158,26 @@ def test_a_nested_metric_rungs_in_epochs_and_a_grid_of_functions(sweep):
     assert results.get_best_result().config["scale"].__name__ == "double"
 
 
-def test_a_time_that_no_result_has_is_told(sweep):
+def test_a_time_that_no_result_has_is_told(sweep, panel):
     asha = ASHAScheduler(time_attr="epochs", max_t=9)
     sweep(climb, {"x": tune.grid_search([1, 2])}, scheduler=asha)
-    warning = sweep.panel.state.warning
+    warning = panel.state.warning
     assert "no result has 'epochs', the time_attr of" in warning and "results have score" in warning
-    assert warning in sweep.panel.view(sweep.panel.state, 0).notes
+    assert warning in shown(panel).notes
+
+
+def odd(config):
+    for epoch in range(3):
+        more = {"counts": {"training_iteration": 99 + epoch * 2}, "nan": {"score": math.nan}}
+        tune.report({"score": epoch, **more[config["what"]]})
+
+
+def test_a_sweep_says_what_its_trials_have_reported(sweep, panel):
+    sweep(odd, {"what": tune.grid_search(["counts", "nan"])})
+    # The names are in no dict that is written out in report().
+    replaced, not_finite = shown(panel).notes
+    assert "the 'training_iteration' that trials report replaces" in replaced
+    assert "trial 1 reported score=nan" in not_finite
 
 
 def test_sweeps_without_a_name_keep_apart_and_the_configuration_is_the_readers(lab, home):
@@ -183,13 +197,13 @@ ENDLESS = {"x": tune.grid_search(list(range(8))), "steps": 1000, "seconds": 1}
 
 
 @pytest.mark.each_change
-def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab, capfd):
-    interrupt_when(lambda: sweep.panel is not None and sweep.panel.state.counts()["running"])
+def test_an_interrupt_ends_the_sweep_and_is_told(sweep, panel, capfd):
+    interrupt_when(lambda: panel.state.counts()["running"])
     with pytest.raises(RunStopped, match="stopped by you"):
         sweep(climb, ENDLESS)
     output = capfd.readouterr()
     assert "Failed to fetch metrics" not in output.out + output.err  # of trials that never reported
-    state = sweep.panel.state
+    state = panel.state
     assert state.status == "stopped" and set(state.counts()) == {"cut off"}
     assert runs.latest("sweep", state="stopped").error is None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -215,13 +229,13 @@ class InterruptingEarly(OptunaSearch):
 
 
 @pytest.mark.parametrize("moment", ["early", "late"])
-def test_an_interrupt_before_the_first_trial_is_not_lost(sweep, moment):
+def test_an_interrupt_before_the_first_trial_is_not_lost(sweep, panel, moment):
     options = {"callbacks": [Interrupting()]}
     if moment == "early":
         options = {"search_alg": InterruptingEarly(), "num_samples": 8}
     with pytest.raises(RunStopped, match="no trial yet: start it again"):
         sweep(climb, {"x": tune.uniform(0, 1), "steps": 1000, "seconds": 1}, **options)
-    assert sweep.panel.state.status == "stopped"
+    assert panel.state.status == "stopped"
 
 
 def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch):
@@ -258,22 +272,22 @@ class Curve(tune.Trainable):
         self.steps = int(Path(folder, "steps").read_text())
 
 
-def test_trials_that_hyperband_ends_while_they_are_paused_are_stopped_early(sweep):
+def test_trials_that_hyperband_ends_while_they_are_paused_are_stopped_early(sweep, panel):
     scheduler = HyperBandScheduler(max_t=9, reduction_factor=3)
     grid = {"x": tune.grid_search([1, 2, 3, 4, 5, 6, 7, 8, 9])}
     # Without `stop`, HyperBand can leave a trial paused forever.
     stop = {"training_iteration": 9}
     results = sweep(Curve, grid, scheduler=scheduler, reuse_actors=False, stop=stop)
     early = {result.config["x"] for result in results if result.metrics["training_iteration"] < 9}
-    trials_of = sweep.panel.state.trials.values()
+    trials_of = panel.state.trials.values()
     assert {trial.config["x"] for trial in trials_of if trial.status == "stopped early"} == early
     counts = {"finished": 9 - len(early), "stopped early": len(early)}
-    assert early and dict(sweep.panel.state.counts()) == runs.latest("sweep").extra["counts"] == counts
+    assert early and dict(panel.state.counts()) == runs.latest("sweep").extra["counts"] == counts
 
 
-def test_a_limit_of_the_whole_sweep_cuts_trials_off(sweep):
+def test_a_limit_of_the_whole_sweep_cuts_trials_off(sweep, panel):
     sweep(climb, {"x": tune.grid_search([1, 2]), "steps": 1000, "seconds": 0.1}, time_budget_s=4)
-    assert dict(sweep.panel.state.counts()) == {"cut off": 2}
+    assert dict(panel.state.counts()) == {"cut off": 2}
 
 
 def ends_by_itself(config):
@@ -297,10 +311,10 @@ def raises_a_group(config):
     raise ExceptionGroup("two files", [DataMissing("films", 2), ValueError("x")])
 
 
-def test_an_exception_that_ends_the_whole_sweep_keeps_its_message(sweep):
+def test_an_exception_that_ends_the_whole_sweep_keeps_its_message(sweep, panel):
     with pytest.raises(RunFailed) as failed:
         sweep(raises_a_group, {"x": tune.grid_search([1, 2])})
-    assert "DataMissing: table films has no row 2" in failed.value.fact + sweep.panel.state.failures[-1].text
+    assert "DataMissing: table films has no row 2" in failed.value.fact + panel.state.failures[-1].text
     assert "raise RuntimeError(str(error)) from None" in failed.value.fix
 
 
@@ -310,10 +324,10 @@ class EndsInSetup(tune.Trainable):
 
 
 @pytest.mark.parametrize("trainable", [ends_by_itself, EndsInSetup])
-def test_a_trial_that_ends_by_itself_says_how(sweep, trainable, capfd):
+def test_a_trial_that_ends_by_itself_says_how(sweep, panel, trainable, capfd):
     with pytest.raises(RunFailed) as failed:
         sweep(trainable, {"how": tune.grid_search(["exit", "status", "crash", "odd"])})
-    why = {trial.config["how"]: trial.why for trial in sweep.panel.state.trials.values()}
+    why = {trial.config["how"]: trial.why for trial in panel.state.trials.values()}
     assert why["status"] == "its process is gone: it exited with status 3"
     assert why["crash"] == "its process is gone: signal 11 (SIGSEGV) ended it"
     assert why["odd"].endswith("DataMissing: table films has no row 2")
@@ -333,23 +347,22 @@ def wait_inside(config):
 
 
 @pytest.mark.parametrize(("trainable", "own"), [(climb, 0), (wait_inside, 1)])
-def test_a_sweep_that_waits_for_what_nobody_has_says_so(sweep, lab, monkeypatch, trainable, own):
+def test_a_sweep_that_waits_for_what_nobody_has_says_so(sweep, panel, lab, monkeypatch, trainable, own):
     monkeypatch.setattr(capacity, "QUIET_FOR", 1.0)
-    with held_cpus(int(lab.cpus) - own, lambda: sweep.panel is not None and sweep.panel.state.waits) as said:
+    with held_cpus(int(lab.cpus) - own, lambda: panel.state.waits) as said:
         assert sweep(trainable, {"x": tune.grid_search([1, 1])}, max_concurrent_trials=1).num_errors == 0
     assert said[0].startswith(f"waiting for {1 + own} CPU (0 of {lab.cpus:g} free)")
-    assert sweep.panel.view(sweep.panel.state, 0).notes == []
+    assert shown(panel).notes == []
 
 
-def test_where_the_time_of_each_trial_goes(sweep, capsys):
-    sweep(train, {"late": tune.grid_search([True, False])}, max_concurrent_trials=1)
-    late, computing = sweep.panel.state.trials.values()
-    assert [cause.name for cause in late.verdict.causes] == ["data"], late.verdict.sentence
-    assert "data" not in {cause.name for cause in computing.verdict.causes}, computing.verdict.sentence
-    rows = sweep.panel.view(sweep.panel.state, time.time()).tables[0].rows
-    assert any("data" in row[-1][1] for row in rows)
+def test_where_the_time_of_each_trial_goes(sweep, panel, capsys):
+    sweep(train, {})
+    (trial,) = panel.state.trials.values()
+    assert [cause.name for cause in trial.verdict.causes] == ["data"], trial.verdict.sentence
+    (row,) = shown(panel).tables[0].rows
+    assert "data" in row[-1][1]
     assert sweep.tuner._local_tuner.converted_trainable is train
     record = runs.latest("sweep")
-    assert [trial["verdict"]["verdict"] for trial in record.extra["trials"]][0] == "data"
+    assert [trial["verdict"]["verdict"] for trial in record.extra["trials"]] == ["data"]
     assert main(["why", record.run_id]) == 0
     assert "trial 0: data: the loop spends" in capsys.readouterr().out

@@ -1,19 +1,11 @@
 """What a sweep's panel says of names and numbers that trials report."""
 
 import inspect
-import math
 
 import pytest
 from ray import tune
 
-from labkit.panel.reporters import NullReporter
-from labkit.tune import SweepPanel
 from labkit.tune.reported import Iterations, names_of_tune
-from labkit.tune.sweep_view import shown
-
-pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/tune/")]
-
-LAB = {"nodes": 1, "cpus_per_node": 4}
 
 
 def counts_itself(config):
@@ -81,50 +73,3 @@ def test_a_trial_that_counts_itself_is_noticed(results, is_said):
         said.append(iterations.note_on("t0", result))
     assert any(said) == is_said
     assert iterations.note_on("t1", {}) == ""
-
-
-# -- on the real Tune ----------------------------------------------------------------------------------------
-
-
-def odd(config):
-    for epoch in range(3):
-        more = {
-            "plain": {},
-            "counts": {"training_iteration": 99 + epoch * 2},
-            "ends": {"done": epoch == 1},
-            "overwritten": {"pid": -1, "date": "never"},
-            "nan": {"loss": (0.1, math.nan, 0.99)[epoch]},
-        }
-        tune.report({"loss": 1.0 - epoch / 10, **more[config["what"]]})
-
-
-@pytest.fixture(scope="module")
-def sweep(lab, home):
-    tuner = tune.Tuner(
-        odd,
-        param_space={"what": tune.grid_search(["plain", "counts", "ends", "overwritten", "nan"])},
-        tune_config=tune.TuneConfig(metric="loss", mode="min", max_concurrent_trials=3),
-        run_config=tune.RunConfig(storage_path=str(home / "sweeps")),
-    )
-    panel = SweepPanel("odd", reporter=NullReporter())
-    with panel.watch(tuner):
-        return tuner.fit(), panel.state
-
-
-def test_what_tune_makes_of_such_reports(sweep):
-    results, _ = sweep
-    metrics = {result.config["what"]: result.metrics for result in results}
-    assert metrics["plain"]["training_iteration"] == 3
-    assert metrics["counts"]["training_iteration"] == 103
-    assert metrics["ends"]["training_iteration"] == 2
-    assert metrics["overwritten"]["pid"] > 0 and metrics["overwritten"]["date"] != "never"
-    assert results.get_best_result(scope="all").config["what"] != "nan"  # although its 0.1 is the least
-
-
-def test_the_panel_says_so(sweep):
-    _, state = sweep
-    replaced, not_finite = shown(
-        state, state.ended_at
-    ).notes  # the names are in no dict that is written out in report()
-    assert "the 'training_iteration' that trials report replaces" in replaced
-    assert "trial 4 reported loss=nan" in not_finite
