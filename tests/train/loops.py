@@ -46,11 +46,14 @@ def train_loop(config, _=None):
     """Counts by hand, next to what it trains: 64 rows in batches of 8, epochs of an evaluation and a report.
 
     `breaks` and `dies` are a moment as (rank, epoch, step): it raises, or its process is killed, once; and
-    not before there is a file `when`.
+    not before there is a file `when`. `rates` are the learning rates of the ranks, and `wraps` is whether
+    they train one model.
     """
     torch.manual_seed(0)
-    model = prepare_model(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = torch.nn.Linear(4, 1)
+    if config.get("wraps", True):
+        model = prepare_model(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.get("rates", (0.1, 0.1))[rank()])
     data = TensorDataset(torch.rand(64, 4), torch.rand(64, 1))
     rows = prepare_data_loader(DataLoader(data, batch_size=8, shuffle=True))
     test, steps = DataLoader(data, batch_size=32), 0
@@ -79,12 +82,12 @@ def train_loop(config, _=None):
     return {"steps": steps, "weights": [parameter.tolist() for parameter in model.parameters()]}
 
 
-def trainer_of(home, *, workers=2, run=None, loop=train_loop, datasets=None, shared=None, **config):
-    return TorchTrainer(
-        loop,
-        train_loop_config={"epochs": 3, **config},
+def trainer_of(loop=train_loop, *, workers=2, run=None, options=None, **config):
+    """A trainer of `loop`; `run` is for its RunConfig, and `options` are further ones of the trainer."""
+    storage = {"storage_path": f"{os.environ['LABKIT_HOME']}/runs"}
+    usual = {
+        "run_config": RunConfig(**storage | (run or {})),
         # One worker on each node: what the second one says has to come a longer way.
-        scaling_config=ScalingConfig(num_workers=workers, placement_strategy="SPREAD"),
-        run_config=shared or RunConfig(storage_path=str(home / "runs"), **run or {}),
-        datasets=datasets,
-    )
+        "scaling_config": ScalingConfig(num_workers=workers, placement_strategy="SPREAD"),
+    }
+    return TorchTrainer(loop, train_loop_config={"epochs": 3, **config}, **usual | (options or {}))

@@ -1,36 +1,28 @@
 """Epochs of a run on two workers, whatever the loop counts from, how fast it is and what it draws from.
 
-A step comes to the panel by another way than a checkpoint, and faster or slower. `RUNS=20` runs each
-loop twenty times.
+A step comes to the panel by another way than a checkpoint, and faster or slower.
 """
 
-import os
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
 import ray.data
 import ray.train
 import torch
 from accelerate import Accelerator
-from ray.train import RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer, prepare_data_loader
+from loops import checkpoint_of, first_epoch, report, trainer_of
+from ray.train.torch import prepare_data_loader
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from labkit import runs
-from labkit.panel.drawing import snapshot
-from labkit.panel.reporters import NullReporter
 from labkit.panel.training_view import shown
-from labkit.train import TrainPanel
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/worker/")]
 
-
 LAB = {"nodes": 1, "cpus_per_node": 4}
-RUNS = int(os.environ.get("RUNS", "3"))
-SPEEDS = (0.0, 0.01, 0.1)  # seconds an epoch, in turns
+SPEEDS = (0.0, 0.01, 0.1)  # seconds an epoch
 ROWS, BATCH = 32, 4
+BATCHES = ROWS // BATCH
 
 
 class Stream(IterableDataset):
@@ -65,114 +57,68 @@ def of_ray_data(shard):
 LOADERS = (plain, prepared, stream, persistent, accelerated, of_ray_data)
 
 
-def done_before():
-    """How many epochs the checkpoint has from which Ray resumes this loop."""
-    checkpoint = ray.train.get_checkpoint()
-    if checkpoint is None:
-        return 0
-    with checkpoint.as_directory() as folder:
-        return int(Path(folder, "done").read_text())
-
-
-def report(loss, done, **metrics):
-    checkpoint = None
-    if ray.train.get_context().get_world_rank() == 0:
-        folder = tempfile.mkdtemp()
-        Path(folder, "done").write_text(str(int(done)))
-        checkpoint = ray.train.Checkpoint.from_directory(folder)
-    ray.train.report({"loss": loss, **metrics}, checkpoint=checkpoint)
-
-
 def loop(config):
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.1)
-    shard = ray.train.get_dataset_shard("train") if config["make"] is of_ray_data else None
-    rows, batches = config["make"](shard), ROWS // BATCH
-    for epoch in range(done_before(), config["epochs"]):
+    rows = config["make"](ray.train.get_dataset_shard("train"))
+    for epoch in range(first_epoch(), config["epochs"]):
+        numbers = {"nothing": {}, "from 1": {"epoch": epoch + 1}}.get(config["counts"], {"epoch": epoch})
         for number, batch in enumerate(rows, 1):
             x = batch["item"] if isinstance(batch, dict) else batch[0]
-            time.sleep(config["seconds"] / batches)
+            time.sleep(config["seconds"] / BATCHES)
             loss = (weight * x.float()).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if config["counts"] == "fractions" and number % (batches // 2) == 0:
-                report(loss.item(), epoch + 1, epoch=epoch + number / batches)
-            elif config["counts"] == "twice" and number == batches // 2:
-                report(loss.item(), epoch + 1, epoch=epoch)
-        if config["counts"] == "nothing":
-            report(loss.item(), epoch + 1)
-        elif config["counts"] != "fractions":
-            report(loss.item(), epoch + 1, epoch=epoch + (config["counts"] == "from 1"))
+            if config["counts"] == "fractions" and number % (BATCHES // 2) == 0:
+                numbers = {"epoch": epoch + number / BATCHES}
+                report({"loss": loss.item(), **numbers}, checkpoint=checkpoint_of(epoch))
+            elif config["counts"] == "twice" and number == BATCHES // 2:
+                report({"loss": loss.item(), **numbers}, checkpoint=checkpoint_of(epoch))
+        if config["counts"] != "fractions":
+            report({"loss": loss.item(), **numbers}, checkpoint=checkpoint_of(epoch))
 
 
-def followed(home, name, make, counts, seconds, epochs):
-    """The state of a run and its record."""
-    data = {"train": ray.data.from_items([{"item": 1.0}] * 2 * ROWS)} if make is of_ray_data else None
-    config = {"make": make, "counts": counts, "seconds": seconds, "epochs": epochs}
-    panel = TrainPanel(name, reporter=NullReporter())
-    panel.fit(
-        TorchTrainer(
-            loop,
-            train_loop_config=config,
-            scaling_config=ScalingConfig(num_workers=2),
-            run_config=RunConfig(name=name, storage_path=str(home / "runs")),
-            datasets=data,
-        )
-    )
-    return panel.state, runs.latest(name)
+def fit(panel, folder, **config):
+    data = {"train": ray.data.from_items([{"item": 1.0}] * 2 * ROWS)}
+    run = {"name": "run", "storage_path": str(folder)}
+    panel.fit(trainer_of(loop, run=run, options={"datasets": data}, **config))
 
 
-def seen_of(state, record):
-    """All that a reader sees of epochs: history, checkpoints, log, bar, and the places of the curve."""
+def check(state, *, places, names, history, made):
+    """Compare all that a reader sees of epochs: history, checkpoints, bar, log, and places of the curve."""
+    record = runs.latest("run")
+    assert [entry["epoch"] for entry in record.history] == history
+    assert [entry["epoch"] for entry in state.history] == history
+    assert [checkpoint.label for checkpoint in state.checkpoints] == [f"epoch {name}" for name in names]
+    assert (record.epochs, state.fraction()) == (made, 1.0)
     state.status = "running"  # as it was drawn last
     live = shown(state, state.ended_at)
     lines = [line.partition(" · ")[0] for key, line in live.news if key[0] == "report"]
-    drawn = snapshot(state, live, state.ended_at)
-    state.status = "finished"
+    assert lines == [f"epoch {name}/{state.epochs}" for name in names]
     curves = {curve.look: [x for x, _ in curve.points] for curve in live.plot.curves}
-    assert drawn.html and all(xs == sorted(xs) for xs in curves.values())
-    assert [entry["epoch"] for entry in record.history] == [entry["epoch"] for entry in state.history]
-    labels = [checkpoint.label for checkpoint in state.checkpoints]
-    history = [entry["epoch"] for entry in state.history]
-    return history, labels, lines, curves["main"], record.epochs, state.fraction()
+    assert curves["main"] == places
+    assert all(xs == sorted(xs) for xs in curves.values())
 
 
-def expected(places, epochs, *, before=0, whole=True):
-    """The same for reports at these places of the axis, of so many epochs."""
-    names = [f"{-(-place // 1) if whole else place:g}" for place in places]
-    history = [max(-(-place // 1) - 1, 0) if whole else max(place - 1, 0) for place in places]
-    labels, lines = [f"epoch {name}" for name in names], [f"epoch {name}/{epochs}" for name in names]
-    return history, labels, lines, list(places), epochs - before, 1.0
-
-
+@pytest.mark.parametrize("seconds", SPEEDS)
 @pytest.mark.parametrize("make", LOADERS, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("counts", ["from 0", "from 1", "nothing", "fractions", "twice"])
-def test_epochs_are_those_of_the_loop(lab, home, make, counts):
-    halves = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
-    places = halves if counts in ("fractions", "twice") else (1.0, 2.0, 3.0)
-    wrong = []
-    for number in range(RUNS):
-        seconds = SPEEDS[number % len(SPEEDS)]
-        name = f"{make.__name__}-{counts.replace(' ', '-')}-{number}"
-        seen = seen_of(*followed(home, name, make, counts, seconds, 3))
-        if seen != expected(places, 3, whole=counts != "fractions"):
-            wrong.append((seconds, seen))
-    print(f"{make.__name__}, {counts}: {len(wrong)} wrong of {RUNS}")
-    assert wrong == []
+def test_epochs_are_those_of_the_loop(lab, panel, tmp_path, make, counts, seconds):
+    fit(panel, tmp_path, make=make, counts=counts, seconds=seconds)
+    expected = {"places": [1, 2, 3], "names": "123", "history": [0, 1, 2]}
+    if counts in ("fractions", "twice"):
+        expected = {"places": [0.5, 1, 1.5, 2, 2.5, 3], "names": "112233", "history": [0, 0, 1, 1, 2, 2]}
+    if counts == "fractions":
+        expected |= {"names": ["0.5", "1", "1.5", "2", "2.5", "3"], "history": [0, 0, 0.5, 1, 1.5, 2]}
+    check(panel.state, **expected, made=3)
 
 
+@pytest.mark.parametrize("seconds", SPEEDS)
 @pytest.mark.parametrize("make", LOADERS, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("counts", ["from 0", "from 1", "nothing"])
-def test_a_resumed_loop_keeps_its_numbers_and_its_bar(lab, home, make, counts):
-    wrong = []
-    for number in range(RUNS):
-        seconds = SPEEDS[number % len(SPEEDS)]
-        name = f"{make.__name__}-{counts.replace(' ', '-')}-resumed-{number}"
-        followed(home, name, make, counts, seconds, 2)
-        state, record = followed(home, name, make, counts, seconds, 4)
-        seen = seen_of(state, record)
-        if seen != expected((3.0, 4.0), 4, before=2) or state.note != "went on after epoch 2 of 4":
-            wrong.append((seconds, seen, state.note))
-    print(f"{make.__name__}, resumed {counts}: {len(wrong)} wrong of {RUNS}")
-    assert wrong == []
+def test_a_resumed_loop_keeps_its_numbers_and_its_bar(lab, panel, tmp_path, make, counts, seconds):
+    for epochs in (2, 4):
+        fit(panel, tmp_path, make=make, counts=counts, seconds=seconds, epochs=epochs)
+    assert panel.state.note == "went on after epoch 2 of 4"
+    check(panel.state, places=[3, 4], names="34", history=[2, 3], made=2)

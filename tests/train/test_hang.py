@@ -10,9 +10,7 @@ import time
 import pytest
 import ray.train
 import torch
-from loops import rank
-from ray.train import RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
+from loops import rank, trainer_of
 
 from course import faults
 from labkit.errors import RunStopped
@@ -87,7 +85,7 @@ def test_a_function_of_that_name_in_another_package_is_no_wait_for_other_ranks()
 
 
 @pytest.fixture
-def lines_of(lab, home, tmp_path):
+def lines_of(lab, home):
     """Run a loop until the panel says what its ranks wait for, then press Stop; returns what it said.
 
     On a busy machine a rank may also take long for a step. So it is waited until `awaited` holds for what the
@@ -106,9 +104,8 @@ def lines_of(lab, home, tmp_path):
             return lines
 
         interrupt_when(explained)
-        scaling, run = ScalingConfig(num_workers=2), RunConfig(storage_path=str(tmp_path))
         with pytest.raises(RunStopped):
-            panel.fit(TorchTrainer(loop, scaling_config=scaling, run_config=run))
+            panel.fit(trainer_of(loop))
         return lines
 
     return lines_of

@@ -7,20 +7,15 @@ import pytest
 import ray
 import ray.train
 import torch
-from loops import checkpoint_of, first_epoch
+from loops import checkpoint_of, first_epoch, trainer_of
 from ray.train import (
     CheckpointUploadMode,
-    ReportedCheckpointStatus,
-    RunConfig,
-    ScalingConfig,
     ValidationConfig,
     ValidationTaskConfig,
 )
-from ray.train.torch import TorchTrainer
 
 from labkit import runs
-from labkit.panel.reporters import NullReporter
-from labkit.train import TrainPanel, reported_checkpoints
+from labkit.train import reported_checkpoints
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,19 +23,7 @@ pytestmark = [
     pytest.mark.fault,
 ]
 
-VALIDATED, FAILED, TIMED_OUT = (
-    ReportedCheckpointStatus.VALIDATED,
-    ReportedCheckpointStatus.VALIDATION_FAILED,
-    ReportedCheckpointStatus.VALIDATION_TIMEOUT,
-)
-
-
 LAB = {"cpus_per_node": 4}
-
-
-@pytest.fixture
-def panel(home):
-    return TrainPanel("run", reporter=NullReporter())
 
 
 def loop(config):
@@ -61,11 +44,10 @@ def loop(config):
             validation=checkpoint is not None
             and ValidationTaskConfig(fn_kwargs={"how": how}, timeout_s=20 if how == "hang" else None),
         )
-    if log := config.get("reported"):
-        checkpoints = ray.train.get_all_reported_checkpoints(
-            consistency_mode=ray.train.CheckpointConsistencyMode.COMMITTED
-        )
-        Path(log).write_text(" ".join(checkpoint.status.value for checkpoint in checkpoints))
+    checkpoints = ray.train.get_all_reported_checkpoints(
+        consistency_mode=ray.train.CheckpointConsistencyMode.COMMITTED
+    )
+    config["reported"].write_text(" ".join(checkpoint.status.value for checkpoint in checkpoints))
 
 
 def validate(checkpoint, how="well"):
@@ -79,37 +61,28 @@ def validate(checkpoint, how="well"):
     return {"score": -abs(epoch - 1), "both": "validation"}
 
 
-def trainer_of(home, *, workers=1, epochs=3, how=None, options=None, **config):
-    return TorchTrainer(
-        loop,
-        train_loop_config={"epochs": epochs, "how": how or {}, **config},
-        scaling_config=ScalingConfig(num_workers=workers),
-        validation_config=ValidationConfig(validate, ray_remote_kwargs=options),
-        run_config=RunConfig(storage_path=str(home / "runs")),
-    )
-
-
-def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp_path):
+def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, panel, tmp_path):
     """Statuses in the panel, in the result's store and in the worker; the others keep their metrics."""
     how, log = {1: "raise", 2: "hang", 4: "text"}, tmp_path / "seen"
-    result = panel.fit(trainer_of(home, workers=2, epochs=6, how=how, reported=log))
+    options = {"validation_config": ValidationConfig(validate)}
+    result = panel.fit(trainer_of(loop, options=options, epochs=6, how=how, reported=log))
     assert panel.state.status == "finished"
-    by_epoch = {checkpoint.label: checkpoint for checkpoint in panel.state.checkpoints}
-    assert {label: checkpoint.status for label, checkpoint in by_epoch.items()} == {
-        "epoch 1": "validated", "epoch 2": "failed", "epoch 3": "timed out", "epoch 4": "validated",
-        "epoch 5": "failed", "epoch 6": "validated",
-    }  # fmt: skip
-    assert by_epoch["epoch 2"].reason == "ValueError: the labels are <gone>"
-    assert "a dict of metrics is wanted" in by_epoch["epoch 5"].reason
-    assert by_epoch["epoch 4"].late == {"score": -2, "both": "validation"}
+    seen = panel.state.checkpoints
+    statuses = ["validated", "failed", "timed out", "validated", "failed", "validated"]
+    assert [checkpoint.label for checkpoint in seen] == [f"epoch {number}" for number in range(1, 7)]
+    assert [checkpoint.status for checkpoint in seen] == statuses
+    assert [entry["status"] for entry in runs.latest("run").extra["checkpoints"]] == statuses
+    assert seen[1].reason == "ValueError: the labels are <gone>"
+    assert "a dict of metrics is wanted" in seen[4].reason
+    assert seen[3].late == {"score": -2, "both": "validation"}
     # The same key in both: the validated one wins, and where there is none the other stays.
     kept = {metrics["epoch"]: metrics for _, metrics in result.best_checkpoints}
     assert [kept[epoch]["both"] for epoch in range(6)] == [
         "validation", "training", "training", "validation", "training", "validation",
     ]  # fmt: skip
+    of_ray = {"VALIDATED": "validated", "VALIDATION_FAILED": "failed", "VALIDATION_TIMEOUT": "timed out"}
     reported = reported_checkpoints(result.path, result.filesystem)
-    statuses = [checkpoint.status for checkpoint in reported]
-    assert statuses == [VALIDATED, FAILED, TIMED_OUT, VALIDATED, FAILED, VALIDATED]
+    assert [of_ray[checkpoint.status.value] for checkpoint in reported] == statuses
     # The best by the validated metric is not the last one.
     assert result.get_best_checkpoint("score", "max").path == reported[0].checkpoint.path
     assert len(log.read_text().split()) == 6  # the loop was over before its validations were
@@ -120,6 +93,3 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
     assert [s.label for s in trained] == [s.label for s in validated] == list("123456")
     # The training did not wait: its last epoch began before the validation that hung was given up.
     assert trained[-1].begin < validated[2].end
-    kept = runs.latest("run").extra["checkpoints"]
-    statuses = [checkpoint.status for checkpoint in panel.state.checkpoints]
-    assert [checkpoint["status"] for checkpoint in kept] == statuses

@@ -300,13 +300,6 @@ def optimizer_in_parts():
             model.weight.data = torch.cat(both, dim=1)
 
 
-def optimizer_in_parts_by_torch():
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    model = Wrapper(network())
-    train(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01))
-
-
 def compiled_step():
     model = Wrapper(network())
     optimizer = sgd(model)
@@ -369,8 +362,6 @@ GOOD = (
     tensor_parallel,
     pipeline,
     optimizer_in_parts,
-    optimizer_in_parts_by_torch,
-    experts,
     compiled_step,
     fewer_rows_on_one_rank,
     one_rank_trains,
