@@ -1,6 +1,7 @@
-"""TensorFlow under Ray Train: it is one model, no epoch is lost, and the panel sees what is reported.
+"""TensorFlow under Ray Train: a crash loses no epoch, and the panel sees what is reported.
 
-Nothing here imports TensorFlow: it is in the workers, with the Keras that each run asks for.
+Lesson 04 proves that the workers train one model, and that a new run can begin with an old one. Nothing
+here imports TensorFlow: it is in the workers, with the Keras that each run asks for.
 """
 
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray.train
+from loops import first_epoch, rank
 from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 
@@ -18,8 +20,6 @@ from course import datasets
 from course.models import KERAS_2
 from labkit.errors import RunFailed
 from labkit.local import cluster
-from labkit.panel.reporters import NullReporter
-from labkit.train import TrainPanel
 from labs import idle
 
 pytestmark = [
@@ -34,9 +34,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 # A worker's part of the rows is a multiple of the global batch: TensorFlow divides each batch it is given,
 # and would make two small ones of a last batch that is not full.
 GLOBAL_BATCH, ROWS, EPOCHS = 64, 384, 4
-# With seed 0 the order in which gradients are summed changed the weights by 2e-4 here, instead of 1e-7:
-# a weight near the kink of a ReLU amplifies rounding errors.
-SEED = 1
 
 
 @pytest.fixture(scope="module")
@@ -46,34 +43,20 @@ def lab(home):
         yield lab
 
 
-@pytest.fixture
-def panel(home):
-    return TrainPanel("tf", reporter=NullReporter())
-
-
-def trainer_of(home, loop, *, workers=2, environment=KERAS_2, name=None, **config):
-    """Of `loop`, with one worker on each node."""
+def trainer_of(home, loop, *, environment=KERAS_2, **config):
+    """Of `loop`, with one worker on each node; all runs have one name."""
     from ray.train.tensorflow import TensorflowTrainer
 
     return TensorflowTrainer(
         loop,
-        train_loop_config={"folder": str(home), **config},
-        scaling_config=ScalingConfig(num_workers=workers, placement_strategy="SPREAD"),
+        train_loop_config=config,
+        scaling_config=ScalingConfig(num_workers=2, placement_strategy="SPREAD"),
         run_config=RunConfig(
-            name=name,
+            name="tf",
             storage_path=str(home / "runs"),
             worker_runtime_env={"env_vars": environment},
         ),
     )
-
-
-def distance(a, b):
-    return max(float(np.abs(x - y).max()) for x, y in zip(a, b, strict=True))
-
-
-def weights_of(home, name, rank=0):
-    with np.load(home / f"{name}-{rank}.npz") as file:
-        return [file[key] for key in sorted(file.files, key=lambda key: int(key[4:]))]
 
 
 # -- what the workers run ---------------------------------------------------------------------------
@@ -91,12 +74,11 @@ def batches():
 def compiled():
     import tensorflow as tf
 
-    tf.keras.utils.set_random_seed(SEED)
-    layers = [tf.keras.layers.Dense(width, activation="relu") for width in (128, 64)]
-    layers = [tf.keras.Input((28, 28)), tf.keras.layers.Flatten(), *layers, tf.keras.layers.Dense(10)]
+    tf.keras.utils.set_random_seed(0)
+    layers = [tf.keras.Input((28, 28)), tf.keras.layers.Flatten(), tf.keras.layers.Dense(10)]
     model = tf.keras.Sequential(layers)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer=tf.keras.optimizers.Adam(0.001), loss=loss, metrics=["accuracy"])
+    model.compile(optimizer=tf.keras.optimizers.Adam(0.001), loss=loss)
     return model
 
 
@@ -104,15 +86,11 @@ def resumable(config):
     """Adam, one epoch at a time, from the last checkpoint on."""
     import tensorflow as tf
 
-    strategy, first = tf.distribute.MultiWorkerMirroredStrategy(), 0
-    context = ray.train.get_context()
-    assert strategy.num_replicas_in_sync == context.get_world_size()
-    checkpoint = ray.train.get_checkpoint() or config.get("checkpoint")
-    with strategy.scope():
+    checkpoint, first = ray.train.get_checkpoint(), first_epoch()
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
         if checkpoint:
             with checkpoint.as_directory() as folder:
                 model = tf.keras.models.load_model(f"{folder}/model.keras")
-                first = int(Path(folder, "epoch").read_text()) + 1
         else:
             model = compiled()
     print("first", first, "updates", int(model.optimizer.iterations.numpy()))
@@ -126,9 +104,8 @@ def resumable(config):
         with tempfile.TemporaryDirectory() as folder:
             model.save(f"{folder}/model.keras")
             Path(folder, "epoch").write_text(str(epoch))
-            kept = ray.train.Checkpoint.from_directory(folder) if context.get_world_rank() == 0 else None
+            kept = ray.train.Checkpoint.from_directory(folder) if rank() == 0 else None
             ray.train.report({"epoch": epoch, "loss": history["loss"][0]}, checkpoint=kept)
-    np.savez(f"{config['folder']}/{config['keeps']}-{context.get_world_rank()}.npz", *model.get_weights())
 
 
 def with_fit_of_keras_3(config):
@@ -142,29 +119,17 @@ def with_fit_of_keras_3(config):
 # -- what is promised -------------------------------------------------------------------------------
 
 
-def test_one_loop_trains_one_model_on_any_number_of_workers_and_a_crash_loses_nothing(lab, home, panel):
-    panel.fit(trainer_of(home, resumable, workers=1, keeps="one"))
-    panel.fit(trainer_of(home, resumable, keeps="two"))
-    assert distance(weights_of(home, "two", 0), weights_of(home, "two", 1)) == 0
-    assert distance(weights_of(home, "two"), weights_of(home, "one")) < 1e-4
-    state = panel.state
-    assert (state.status, [report["epoch"] for report in state.history]) == ("finished", list(range(EPOCHS)))
-    assert {worker.node for worker in state.workers.values()} == {"head", "node-2"}
-    assert state.history[0]["loss"] < 2.7  # a model that knows nothing: ln 10, however many workers
-
+def test_a_run_that_crashed_goes_on_from_its_last_epoch(lab, home, panel):
     with pytest.raises(RunFailed, match="OSError: the disk is full"):
-        panel.fit(trainer_of(home, resumable, name="crash", breaks_in=2))
+        panel.fit(trainer_of(home, resumable, breaks_in=2))
     assert panel.state.failures[-1].rank in (0, 1) and idle(lab)
-    result = panel.fit(trainer_of(home, resumable, name="crash", keeps="resumed"))
+    assert [report["epoch"] for report in panel.state.history] == [0, 1]
+    result = panel.fit(trainer_of(home, resumable))
+    assert panel.state.status == "finished"
+    assert {worker.node for worker in panel.state.workers.values()} == {"head", "node-2"}
     printed = {line.partition("] ")[2] for line in panel.state.prints}
-    assert f"first 2 updates {2 * ROWS // GLOBAL_BATCH}" in printed
+    assert f"first 2 updates {2 * ROWS // GLOBAL_BATCH}" in printed  # the optimizer is in the file, too
     assert sorted(metrics["epoch"] for _, metrics in result.best_checkpoints) == [0, 1, 2, 3]
-    # As if it had never stopped: also what the optimizer remembers.
-    assert distance(weights_of(home, "resumed"), weights_of(home, "two")) < 1e-6
-    # And from a checkpoint in the settings, with another number of workers.
-    checkpoint = next(c for c, metrics in result.best_checkpoints if metrics["epoch"] == 1)
-    panel.fit(trainer_of(home, resumable, workers=1, checkpoint=checkpoint, keeps="from one"))
-    assert distance(weights_of(home, "from one"), weights_of(home, "one")) < 1e-4
 
 
 def test_fit_of_keras_3_fails_with_two_workers(lab, home, panel):
