@@ -20,11 +20,6 @@ class DataMissing(Exception):
         self.table, self.row = table, row
 
 
-class NothingThere(Exception):
-    def __init__(self):
-        super().__init__("the shelf is empty")
-
-
 class HoldsALock(Exception):
     def __init__(self, message):
         super().__init__(message)
@@ -56,7 +51,6 @@ def received(error, **options):
     "error, name, message",
     [
         (DataMissing("films", 7), "DataMissing", "table films has no row 7"),
-        (NothingThere(), "NothingThere", "the shelf is empty"),
         (HoldsALock("a lock"), "HoldsALock", "a lock"),
         (ValueError("a builtin one", threading.Lock()), "ValueError", "('a builtin one', "),
         (Mute(), "Mute", "no message, because its __str__ raised KeyError"),
