@@ -35,9 +35,7 @@ def main() -> None:
         wanted = [row for row in table.rows() if not options.rows or row.key in options.rows]
         with cluster.start(nodes=1, cpus_per_node=4):
             for row in wanted:
-                measured = run(row)
-                seen = json.loads(options.json.read_text()) if options.json.exists() else {}
-                seen[row.key] = measured
+                seen[row.key] = run(row)
                 files.atomic_write(options.json, json.dumps(seen, indent=1))  # a test reads it meanwhile
     if options.page or not options.rows:
         (ROOT / "docs" / "works-with.md").write_text(page.write(table.rows(), seen), encoding="utf-8")
@@ -55,14 +53,11 @@ def run(row: table.Row) -> dict:
     with tempfile.TemporaryDirectory(prefix="works") as folder:
         measured = measure(row, Path(folder))
     seconds = time.monotonic() - began
-    print(f"\n{row.key}: {dict(measured)} {seconds:.0f} s")
-    print(*measured.notes, measured.trace, sep="\n  ", flush=True)
-    facts = {fact: bool(measured.get(fact, False)) for fact in row.asked}
-    print(f"  guesses that missed: {page.misses(row, facts)}", flush=True)
+    print(f"\n{row.key}: {measured.facts} {seconds:.0f} s")
+    print(*measured.notes, sep="\n  ", flush=True)
     return {
-        "facts": facts,
+        "facts": {fact: measured.facts.get(fact, False) for fact in row.asked},
         "notes": measured.notes,
-        "remarks": measured.remarks if "rows" in row.asked else [],
         "error": measured.error,
         "seconds": round(seconds, 1),
         "versions": page.versions(row.packages),

@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,15 +31,13 @@ _FOREVER = 100_000  # epochs of the run that is stopped
 _PAUSE = 0.05  # seconds a step of it
 
 
-class Measured(dict[str, bool]):
-    """What was seen of a row: whether each fact holds. `notes` are the panel's own sentences."""
+@dataclass
+class Measured:
+    """What was seen of a row."""
 
-    def __init__(self, **facts: bool) -> None:
-        super().__init__(facts)
-        self.notes: list[str] = []
-        self.remarks: list[str] = []  # on what isn't as expected
-        self.error = ""  # the last line of what the row raised
-        self.trace = ""
+    facts: dict[str, bool] = field(default_factory=dict)  # whether each holds
+    notes: list[str] = field(default_factory=list)  # the panel's own sentences
+    error: str = ""  # the last line of what the row raised
 
 
 def measure(row: Row, storage: Path) -> Measured:
@@ -50,41 +49,32 @@ def measure(row: Row, storage: Path) -> Measured:
             cloudpickle.register_pickle_by_value(shared)  # workers can't import a benchmark
         own = getattr(module, "measured", None)
         if own is not None:
-            seen.update(own(storage))
+            seen.facts = own(storage)
         else:
             _with_torch_trainer(module, row, storage, seen)
     except Exception as error:
         seen.error = f"{type(error).__name__}: {error}".strip().splitlines()[-1][:300]
-        seen.trace = traceback.format_exc()
+        traceback.print_exc()
     return seen
 
 
 def _with_torch_trainer(module: ModuleType, row: Row, storage: Path, seen: Measured) -> None:
     if hasattr(module, "write"):  # the data set, in the form that the library reads
         module.write(storage)
+    rows_of = getattr(module, "ROWS_OF", problem.dealt)
     fits = Fits(module, row.key, storage)
     panel, ranks = fits.fit(2)
     seen.notes = list(panel.view(panel.state, panel.state.ended_at).notes)
-    expected = problem.Reference(2, getattr(module, "ROWS_OF", problem.dealt))
-    seen["one model"] = close(*ranks)
-    seen["one process"] = close(ranks[0], expected.weights)
-    seen.update(seen_by_panel(panel, row.key, expected, same=seen["one process"]))
-    if not seen["rows"]:
-        workers = panel.state.workers.values()
-        counts = sorted({worker.rows for worker in workers})
-        known = all(worker.counted for worker in workers)
-        seen.remarks.append(
-            f"The panel counts {counts} rows per rank." if known else "The panel shows no rows."
-        )
+    seen.facts = seen_by_panel(panel, row.key, ranks, problem.Reference(2, rows_of))
     if "resumes" in row.asked:
         _, ranks = fits.fit(3)
-        aim = problem.Reference(3, getattr(module, "ROWS_OF", problem.dealt)).weights
-        if not seen["one process"]:
+        aim = problem.Reference(3, rows_of).weights
+        if not seen.facts["one process"]:
             _, (aim, _) = fits.fit(3, name=f"{row.key}-at-once")
         made = len(runs.latest(row.key).seconds_per_epoch)
-        seen["resumes"] = close(ranks[0], aim) and made == getattr(module, "EPOCHS_AFTER_RESUME", 1)
+        seen.facts["resumes"] = close(ranks[0], aim) and made == getattr(module, "EPOCHS_AFTER_RESUME", 1)
     if "stop" in row.asked:
-        seen["stop"] = fits.killed_and_stopped()
+        seen.facts["stop"] = fits.killed_and_stopped()
 
 
 class Fits:
@@ -139,14 +129,14 @@ class Fits:
 
 
 def seen_by_panel(
-    panel: Panel, name: str, expected: problem.Reference, *, same: bool, reports: bool = True
+    panel: Panel, name: str, ranks: list[list[float]], expected: problem.Reference, *, reports: bool = True
 ) -> dict[str, bool]:
-    """Whether rows, steps, epochs and losses in the panel and its record match two ranks.
+    """Whether the weights of two ranks match, and rows, steps, epochs and losses in the panel and its record.
 
     Args:
-        same: whether `expected` has the same batches; if not, the losses can only agree with each other.
         reports: whether the loop reports a loss per epoch; a loop in TorchDistributor may not.
     """
+    same = close(ranks[0], expected.weights)  # else it had other batches, and losses only match each other
     workers, record = list(panel.state.workers.values()), runs.latest(name)
     epochs = len(expected.last)
     rows = problem.ROWS // 2 * epochs
@@ -159,6 +149,8 @@ def seen_by_panel(
             close(reported, losses) for losses in (expected.last, expected.mean, expected.own)
         )
     return {
+        "one model": close(*ranks),
+        "one process": same,
         "rows": len(workers) == 2 and all(worker.counted and worker.rows == rows for worker in workers),
         "steps": len(workers) == 2 and all(worker.made == problem.STEPS * epochs for worker in workers),
         "epochs": record.epochs == len(record.seconds_per_epoch) == epochs

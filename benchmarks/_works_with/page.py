@@ -11,8 +11,9 @@ HEAD = """# What works
 Each row was run: a loop of about twenty lines, as the library's own page would write it, on two ranks
 and CPUs, under a panel. `python -m benchmarks works_with` runs it again and writes this page;
 `tests/benchmarks/test_works_with.py` compares it with new runs. The loops are in
-`benchmarks/_works_with/rows`. What a row says of CPUs (`cpu=True`, `use_cpu=True`, `ACCELERATE_USE_CPU`)
-is left out on GPUs, where nothing of this was run.
+`benchmarks/_works_with/rows`, and `problem.py` next to it has the data, the model, and the calls of Ray
+that report an epoch and resume a run. What a row says of CPUs (`cpu=True`, `use_cpu=True`,
+`ACCELERATE_USE_CPU`) is left out on GPUs, where nothing of this was run.
 
 {summary}
 
@@ -135,12 +136,10 @@ def _table(group: str, rows: list[Row], seen: dict[str, dict]) -> str:
         packages = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
         source = f"[{row.name}](../benchmarks/_works_with/rows/{row.key}.py)"
         lines.append(f"| {source} | {packages} | {' | '.join(cells)} | {row.line} |")
-        sentences = [*about["remarks"], row.note]
+        sentences = [row.note] if row.note else []
         sentences += [f"The panel: “{note}”." for note in about["notes"]]
-        if about["error"]:
-            sentences.append(f"It ended with `{about['error']}`.")
-        if any(sentences):
-            notes.append(f"- {row.name}: {' '.join(filter(None, sentences))}")
+        if sentences:
+            notes.append(f"- {row.name}: {' '.join(sentences)}")
     return "\n".join([*lines, "", *notes, ""])
 
 

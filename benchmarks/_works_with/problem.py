@@ -52,22 +52,38 @@ def weights_of_ranks(model: torch.nn.Module) -> list[list[float]]:
     return both
 
 
-def save(epoch: int, **states: dict) -> ray.train.Checkpoint | None:
-    """Rank 0's checkpoint of an epoch that is over; None on other ranks."""
-    if ray.train.get_context().get_world_rank() != 0:
-        return None
-    folder = tempfile.mkdtemp()
-    torch.save({"epoch": epoch, **states}, Path(folder, "state.pt"))
-    return ray.train.Checkpoint.from_directory(folder)
+def report(epoch: int, loss: float, model: torch.nn.Module, **states: object) -> None:
+    """Report an epoch that is over to Ray, with a checkpoint of rank 0's model and of `states`."""
+    checkpoint = None
+    if ray.train.get_context().get_world_rank() == 0:
+        folder = tempfile.mkdtemp()
+        states |= {"epoch": epoch, "model": unwrapped(model).state_dict()}
+        torch.save(states, Path(folder, "state.pt"))
+        checkpoint = ray.train.Checkpoint.from_directory(folder)
+    ray.train.report({"loss": loss, "epoch": epoch}, checkpoint=checkpoint)
 
 
 def load() -> dict | None:
-    """What `save` wrote, if Ray resumes this run."""
+    """What `report` saved, if Ray resumes this run."""
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:
         return None
     with checkpoint.as_directory() as folder:
         return torch.load(Path(folder, "state.pt"))
+
+
+def resume(model: torch.nn.Module) -> int:
+    """Load the model that `report` saved, if Ray resumes this run; return the epoch to begin with."""
+    state = load()
+    if state is None:
+        return 0
+    unwrapped(model).load_state_dict(state["model"])
+    return state["epoch"] + 1
+
+
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The model itself, without `DistributedDataParallel` around it."""
+    return getattr(model, "module", model)
 
 
 def dealt(rank: int) -> list[int]:
@@ -89,15 +105,15 @@ class Reference:
     """Plain PyTorch in one process: the weights after some epochs, and the losses on the way."""
 
     def __init__(self, epochs: int, rows_of=dealt) -> None:
-        model = new_model()
-        optimizer = sgd(model)
+        self.model = new_model()
+        optimizer = sgd(self.model)
         # Per epoch: the last loss of rank 0, the mean of its losses, the mean of all losses.
         self.last, self.own, self.mean = [], [], []
         for _ in range(epochs):
             losses = []
             for step in range(STEPS):
                 of_ranks = [rows_of(rank)[step * BATCH : (step + 1) * BATCH] for rank in range(2)]
-                parts = [torch.nn.functional.mse_loss(model(X[rows]), Y[rows]) for rows in of_ranks]
+                parts = [torch.nn.functional.mse_loss(self.model(X[rows]), Y[rows]) for rows in of_ranks]
                 optimizer.zero_grad()
                 (sum(parts) / 2).backward()
                 optimizer.step()
@@ -105,7 +121,7 @@ class Reference:
             self.last.append(losses[-1][0])
             self.own.append(sum(of_rank_0 for of_rank_0, _ in losses) / STEPS)
             self.mean.append(sum(map(sum, losses)) / 2 / STEPS)
-        self.weights = weights(model)
+        self.weights = weights(self.model)
 
 
 def keep_predictions(config: dict, predictions: numpy.ndarray) -> None:

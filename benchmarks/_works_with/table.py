@@ -2,7 +2,7 @@
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "rows"
@@ -36,7 +36,6 @@ class Row:
     packages: tuple[str, ...] = ()  # whose versions matter
     line: str = ""  # what has to be written
     note: str = ""
-    extra: bool = field(default=False)  # whether it needs a package that `make setup` doesn't install
 
 
 def rows() -> list[Row]:
@@ -63,8 +62,6 @@ def read(path: Path) -> Row:
     fields = {key.lower(): " ".join(value.split()) for key, value in _FIELD.findall(rest)}
     of_trainers = tuple(fact for fact in FACTS if fact not in ("trials", "best"))
     asked = _listed(fields.get("asked", "all"), of_trainers)
-    if fields["group"].startswith("Searchers"):
-        asked = ("trials", "best", "resumes")
     return Row(
         key=path.stem,
         name=name.rstrip("."),
@@ -75,7 +72,6 @@ def read(path: Path) -> Row:
         packages=tuple(re.split(r",\s*", fields["packages"])),
         line=fields.get("line", ""),
         note=fields.get("note", ""),
-        extra=fields.get("extra", "no") == "yes",
     )
 
 
@@ -90,4 +86,4 @@ def _listed(text: str, of: tuple[str, ...]) -> tuple[str, ...]:
     assert set(names) <= set(FACTS), f"{names} are not all facts"
     if text == "all" or text.startswith("all but "):
         return tuple(fact for fact in of if fact not in names)
-    return tuple(fact for fact in of if fact in names)
+    return tuple(fact for fact in FACTS if fact in names)

@@ -40,7 +40,7 @@ class Parabola(tune.Trainable):
         return True
 
 
-def measured(name: str, storage: Path, space: dict, new_options: Callable) -> dict[str, bool]:
+def measured(name: str, storage: Path, new_options: Callable) -> dict[str, bool]:
     """Sweep to the end; then stop a second sweep and restore it.
 
     Args:
@@ -50,7 +50,7 @@ def measured(name: str, storage: Path, space: dict, new_options: Callable) -> di
     def tuner(name: str) -> tune.Tuner:
         return tune.Tuner(
             Parabola,
-            param_space=space,
+            param_space={"x": tune.uniform(0.0, 10.0)},
             tune_config=tune.TuneConfig(metric="loss", mode="min", num_samples=TRIALS, **new_options()),
             run_config=tune.RunConfig(
                 name=name, storage_path=str(storage), stop={"training_iteration": REPORTS}, verbose=0

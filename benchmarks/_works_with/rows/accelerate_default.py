@@ -14,19 +14,10 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
 from benchmarks._works_with import problem
+from benchmarks._works_with.rows import accelerate_cpu
 
 
 def loop(config):
-    accelerator = Accelerator()
-    model = problem.new_model()
-    loader = DataLoader(problem.data(), batch_size=problem.BATCH, shuffle=True)
-    torch.manual_seed(ray.train.get_context().get_world_rank())
-    model, optimizer, loader = accelerator.prepare(model, problem.sgd(model), loader)
-    for epoch in range(config["epochs"]):
-        for x, y in loader:
-            loss = torch.nn.functional.mse_loss(model(x), y)
-            optimizer.zero_grad()
-            accelerator.backward(loss)
-            optimizer.step()
-        ray.train.report({"loss": loss.item(), "epoch": epoch})
-    return problem.weights_of_ranks(accelerator.unwrap_model(model))
+    order = torch.Generator().manual_seed(ray.train.get_context().get_world_rank())
+    loader = DataLoader(problem.data(), batch_size=problem.BATCH, shuffle=True, generator=order)
+    return accelerate_cpu.train(config, Accelerator(), loader)

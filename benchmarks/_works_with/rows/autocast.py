@@ -6,7 +6,6 @@ Asked: all but one process, stop
 Guess: all
 """
 
-import ray.train
 import torch
 from ray.train.torch import prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader
@@ -18,10 +17,7 @@ def loop(config):
     model = problem.new_model()
     optimizer = problem.sgd(model)
     model = prepare_model(model)
-    first = 0
-    if state := problem.load():
-        model.module.load_state_dict(state["model"])
-        first = state["epoch"] + 1
+    first = problem.resume(model)
     loader = prepare_data_loader(DataLoader(problem.data(), batch_size=problem.BATCH))
     for epoch in range(first, config["epochs"]):
         for x, y in loader:
@@ -30,6 +26,5 @@ def loop(config):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        checkpoint = problem.save(epoch, model=model.module.state_dict())
-        ray.train.report({"loss": loss.item(), "epoch": epoch}, checkpoint=checkpoint)
+        problem.report(epoch, loss.item(), model)
     return problem.weights_of_ranks(model)

@@ -7,7 +7,6 @@ Guess: all
 Note: A small convolution. A checkpoint keeps the memory format of its weights.
 """
 
-import ray.train
 import torch
 from ray.train.torch import prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader, TensorDataset
@@ -22,10 +21,7 @@ def loop(config):
     images = torch.rand(problem.ROWS, 3, 8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     model = prepare_model(model)
-    first = 0
-    if state := problem.load():
-        model.module.load_state_dict(state["model"])
-        first = state["epoch"] + 1
+    first = problem.resume(model)
     loader = prepare_data_loader(DataLoader(TensorDataset(images, problem.Y), batch_size=problem.BATCH))
     for epoch in range(first, config["epochs"]):
         for x, y in loader:
@@ -34,7 +30,6 @@ def loop(config):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        checkpoint = problem.save(epoch, model=model.module.state_dict())
-        ray.train.report({"loss": loss.item(), "epoch": epoch}, checkpoint=checkpoint)
+        problem.report(epoch, loss.item(), model)
     assert model.module[0].weight.is_contiguous(memory_format=torch.channels_last)
     return problem.weights_of_ranks(model)

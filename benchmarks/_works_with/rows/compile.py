@@ -9,30 +9,15 @@ Line: `model.compile()` keeps the names of weights in a checkpoint; `torch.compi
 Note: Compiled with `backend="aot_eager"`, which needs no C++ compiler.
 """
 
-import ray.train
-import torch
 from ray.train.torch import prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader
 
 from benchmarks._works_with import problem
+from benchmarks._works_with.rows import plain
 
 
 def loop(config):
-    model = problem.new_model()
-    optimizer = problem.sgd(model)
-    model = prepare_model(model)
-    first = 0
-    if state := problem.load():
-        model.module.load_state_dict(state["model"])
-        first = state["epoch"] + 1
+    model = prepare_model(problem.new_model())
     model.compile(backend="aot_eager")
     loader = prepare_data_loader(DataLoader(problem.data(), batch_size=problem.BATCH))
-    for epoch in range(first, config["epochs"]):
-        for x, y in loader:
-            loss = torch.nn.functional.mse_loss(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        checkpoint = problem.save(epoch, model=model.module.state_dict())
-        ray.train.report({"loss": loss.item(), "epoch": epoch}, checkpoint=checkpoint)
-    return problem.weights_of_ranks(model)
+    return plain.train(config, model, loader)

@@ -7,7 +7,6 @@ Guess: all
 Note: The average is in the checkpoint as well, and equal on both ranks; the row fails otherwise.
 """
 
-import ray.train
 import torch
 from ray.train.torch import prepare_data_loader, prepare_model
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -21,11 +20,9 @@ def loop(config):
     optimizer = problem.sgd(model)
     model = prepare_model(model)
     average = AveragedModel(model.module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-    first = 0
-    if state := problem.load():
-        model.module.load_state_dict(state["model"])
-        average.load_state_dict(state["average"])
-        first = state["epoch"] + 1
+    first = problem.resume(model)
+    if first > 0:
+        average.load_state_dict(problem.load()["average"])
     loader = prepare_data_loader(DataLoader(problem.data(), batch_size=problem.BATCH))
     for epoch in range(first, config["epochs"]):
         for x, y in loader:
@@ -34,8 +31,7 @@ def loop(config):
             loss.backward()
             optimizer.step()
             average.update_parameters(model.module)
-        states = {"model": model.module.state_dict(), "average": average.state_dict()}
-        ray.train.report({"loss": loss.item(), "epoch": epoch}, checkpoint=problem.save(epoch, **states))
+        problem.report(epoch, loss.item(), model, average=average.state_dict())
     averages = problem.weights_of_ranks(average)
     assert averages[0] == averages[1] != problem.weights(model)
     return problem.weights_of_ranks(model)

@@ -2,13 +2,11 @@
 
 Group: Trainers in a TorchTrainer
 Packages: fastai
-Extra: yes
 Guess: all but loss
 Line: the model wrapped by `prepare_model`, and a loader with a `DistributedSampler`: `distrib_ctx`
     needs a GPU
 """
 
-import ray.train
 from fastai.basics import DataLoaders, Learner, OptimWrapper
 from fastai.callback.core import Callback
 from fastai.callback.progress import ProgressCallback
@@ -29,16 +27,12 @@ class Report(Callback):
 
     def after_epoch(self):
         epoch = self.first + self.epoch
-        checkpoint = problem.save(epoch, model=self.model.module.state_dict())
-        ray.train.report({"loss": self.train_loss, "epoch": epoch}, checkpoint=checkpoint)
+        problem.report(epoch, self.train_loss, self.model)
 
 
 def loop(config):
     model = problem.new_model(config["pause"])
-    first = 0
-    if state := problem.load():
-        model.load_state_dict(state["model"])
-        first = state["epoch"] + 1
+    first = problem.resume(model)
     data = problem.data()
     loader = DataLoader(data, batch_size=problem.BATCH, sampler=DistributedSampler(data, shuffle=False))
     learner = Learner(

@@ -10,37 +10,21 @@ Note: Two shards, so each rank reads one half. Not shuffled: a shuffled stream t
 """
 
 import ray.train
-import torch
 from datasets.distributed import split_dataset_by_node
 from ray.train.torch import prepare_model
 from torch.utils.data import DataLoader
 
 from benchmarks._works_with import problem
+from benchmarks._works_with.rows import plain
 from datasets import Dataset
 
 ROWS_OF = problem.halves
 
 
 def loop(config):
-    model = problem.new_model()
-    optimizer = problem.sgd(model)
-    model = prepare_model(model)
-    first = 0
-    if state := problem.load():
-        model.module.load_state_dict(state["model"])
-        first = state["epoch"] + 1
     context = ray.train.get_context()
     rows = Dataset.from_dict({"x": problem.X.tolist(), "y": problem.Y.tolist()})
     stream = rows.to_iterable_dataset(num_shards=2).with_format("torch")
     stream = split_dataset_by_node(stream, rank=context.get_world_rank(), world_size=context.get_world_size())
     loader = DataLoader(stream, batch_size=problem.BATCH)
-    for epoch in range(first, config["epochs"]):
-        stream.set_epoch(epoch)
-        for batch in loader:
-            loss = torch.nn.functional.mse_loss(model(batch["x"]), batch["y"])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        checkpoint = problem.save(epoch, model=model.module.state_dict())
-        ray.train.report({"loss": loss.item(), "epoch": epoch}, checkpoint=checkpoint)
-    return problem.weights_of_ranks(model)
+    return plain.train(config, prepare_model(problem.new_model()), loader)

@@ -2,13 +2,11 @@
 
 Group: Trainers in a TorchTrainer
 Packages: pytorch-ignite
-Extra: yes
 Guess: all
 Line: `idist.auto_model`, `idist.auto_optim` and a `DistributedSampler` of your own
 """
 
 import ignite.distributed as idist
-import ray.train
 import torch
 from ignite.engine import Events, create_supervised_trainer
 from torch.utils.data import DataLoader, DistributedSampler
@@ -18,10 +16,7 @@ from benchmarks._works_with import problem
 
 def loop(config):
     model = problem.new_model(config["pause"])
-    first = 0
-    if state := problem.load():
-        model.load_state_dict(state["model"])
-        first = state["epoch"] + 1
+    first = problem.resume(model)
     model = idist.auto_model(model)
     optimizer = idist.auto_optim(problem.sgd(model))
     data = problem.data()
@@ -31,8 +26,7 @@ def loop(config):
     @trainer.on(Events.EPOCH_COMPLETED)
     def report(engine):
         epoch = first + engine.state.epoch - 1
-        checkpoint = problem.save(epoch, model=model.module.state_dict())
-        ray.train.report({"loss": engine.state.output, "epoch": epoch}, checkpoint=checkpoint)
+        problem.report(epoch, engine.state.output, model)
 
     trainer.run(loader, max_epochs=config["epochs"] - first)
     return problem.weights_of_ranks(model)

@@ -2,7 +2,6 @@
 
 Group: Other trainers of Ray Train
 Packages: jax
-Extra: yes
 Asked: one model, one process, epochs, loss, resumes
 Guess: all
 Line: `JaxConfig(use_gpu=True)` with `JAX_PLATFORMS=cpu` in `RunConfig(worker_runtime_env=…)`
@@ -31,13 +30,14 @@ def loop(config):
 
     rank = ray.train.get_context().get_world_rank()
     rows = problem.dealt(rank)
-    parameters, first = {"weight": numpy.zeros((4, 1), "float32"), "bias": numpy.zeros(1, "float32")}, 0
+    model = problem.new_model()
+    parameters = {"weight": model.weight.detach().numpy().T, "bias": model.bias.detach().numpy()}
+    first = 0
     checkpoint = ray.train.get_checkpoint()
     if checkpoint:
         with checkpoint.as_directory() as folder:
-            state = dict(numpy.load(Path(folder, "state.npz")))
-        first = int(state.pop("epoch")) + 1
-        parameters = state
+            parameters = dict(numpy.load(Path(folder, "state.npz")))
+        first = int(parameters.pop("epoch")) + 1
     for epoch in range(first, config["epochs"]):
         for start in range(0, len(rows), problem.BATCH):
             batch = rows[start : start + problem.BATCH]
@@ -55,17 +55,9 @@ def loop(config):
 
 
 def in_one_process(epochs):
-    """The predictions of NumPy in one process, and the last loss of each epoch on rank 0's rows."""
-    weight, bias, losses = numpy.zeros((4, 1), "float32"), numpy.zeros(1, "float32"), []
-    for _ in range(epochs):
-        for start in range(0, problem.ROWS, 2 * problem.BATCH):
-            x, y = X[start : start + 2 * problem.BATCH], Y[start : start + 2 * problem.BATCH]
-            error = x @ weight + bias - y
-            loss = float((error[::2] ** 2).mean())
-            weight = weight - problem.RATE * 2 * x.T @ error / len(error)
-            bias = bias - problem.RATE * 2 * error.mean(0)
-        losses.append(loss)
-    return X @ weight + bias, losses
+    """The predictions of PyTorch in one process, and the last loss of each epoch on rank 0's rows."""
+    reference = problem.Reference(epochs)
+    return reference.model(problem.X).detach(), reference.last
 
 
 def measured(storage):

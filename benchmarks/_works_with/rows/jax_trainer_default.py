@@ -2,7 +2,6 @@
 
 Group: Other trainers of Ray Train
 Packages: jax
-Extra: yes
 Asked: one model, one process, epochs
 Guess: epochs
 Line: see the row above

@@ -2,7 +2,6 @@
 
 Group: Other trainers of Ray Train
 Packages: lightgbm
-Extra: yes
 Asked: one model, one process, epochs, resumes
 Guess: all but epochs
 Line: `"tree_learner": "data"` next to `**get_network_params()`
@@ -28,24 +27,28 @@ OPTIONS = {
 }
 
 
-def loop(config):
+def train(config, options):
+    """Train on the rows of a rank, with `options` that say how the ranks work together."""
     rows = problem.dealt(ray.train.get_context().get_world_rank())
-    options = {**OPTIONS, "tree_learner": "data", "pre_partition": True, **get_network_params()}
-    train = lightgbm.Dataset(problem.X[rows].numpy(), label=problem.Y[rows, 0].numpy())
+    data = lightgbm.Dataset(problem.X[rows].numpy(), label=problem.Y[rows, 0].numpy())
     checkpoint, model, left = ray.train.get_checkpoint(), None, config["epochs"]
     if checkpoint:
         model = RayTrainReportCallback.get_model(checkpoint)
         left -= model.current_iteration()
     model = lightgbm.train(
-        options,
-        train,
+        OPTIONS | options,
+        data,
         num_boost_round=left,
-        valid_sets=[train],
+        valid_sets=[data],
         valid_names=["train"],
         init_model=model,
         callbacks=[RayTrainReportCallback(metrics={"loss": "train-rmse"}, frequency=1)],
     )
     problem.keep_predictions(config, model.predict(problem.X.numpy()))
+
+
+def loop(config):
+    train(config, {"tree_learner": "data", "pre_partition": True, **get_network_params()})
 
 
 def in_one_process(rounds):

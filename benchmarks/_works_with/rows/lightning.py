@@ -23,7 +23,7 @@ from benchmarks._works_with import problem
 
 
 class Regression(lightning.LightningModule):
-    def __init__(self, pause):
+    def __init__(self, pause=0.0):
         super().__init__()
         self.model = problem.new_model(pause)
 

@@ -10,7 +10,6 @@ Note: Two micro-batches of 4 rows make a step. The panel follows the loss of one
 
 import contextlib
 
-import ray.train
 import torch
 from ray.train.torch import prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader
@@ -24,10 +23,7 @@ def loop(config):
     model = problem.new_model()
     optimizer = problem.sgd(model)
     model = prepare_model(model)
-    first = 0
-    if state := problem.load():
-        model.module.load_state_dict(state["model"])
-        first = state["epoch"] + 1
+    first = problem.resume(model)
     loader = prepare_data_loader(DataLoader(problem.data(), batch_size=problem.BATCH // PARTS))
     for epoch in range(first, config["epochs"]):
         total = 0.0
@@ -41,6 +37,5 @@ def loop(config):
                 optimizer.step()
                 optimizer.zero_grad()
                 reported, total = total, 0.0
-        checkpoint = problem.save(epoch, model=model.module.state_dict())
-        ray.train.report({"loss": reported, "epoch": epoch}, checkpoint=checkpoint)
+        problem.report(epoch, reported, model)
     return problem.weights_of_ranks(model)

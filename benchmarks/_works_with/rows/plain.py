@@ -5,7 +5,6 @@ Packages: torch
 Guess: all
 """
 
-import ray.train
 import torch
 from ray.train.torch import prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader
@@ -13,21 +12,21 @@ from torch.utils.data import DataLoader
 from benchmarks._works_with import problem
 
 
-def loop(config):
-    model = problem.new_model(config["pause"])
+def train(config, model, loader):
+    """The loop, which the rows of loaders run, too. A batch is a pair, or a dict of "x" and "y"."""
     optimizer = problem.sgd(model)
-    first = 0
-    if state := problem.load():
-        model.load_state_dict(state["model"])
-        first = state["epoch"] + 1
-    model = prepare_model(model)
-    loader = prepare_data_loader(DataLoader(problem.data(), batch_size=problem.BATCH))
-    for epoch in range(first, config["epochs"]):
-        for x, y in loader:
+    for epoch in range(problem.resume(model), config["epochs"]):
+        for batch in loader:
+            x, y = (batch["x"], batch["y"]) if isinstance(batch, dict) else batch
             loss = torch.nn.functional.mse_loss(model(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        checkpoint = problem.save(epoch, model=model.module.state_dict())
-        ray.train.report({"loss": loss.item(), "epoch": epoch}, checkpoint=checkpoint)
+        problem.report(epoch, loss.item(), model)
     return problem.weights_of_ranks(model)
+
+
+def loop(config):
+    model = prepare_model(problem.new_model(config["pause"]))
+    loader = prepare_data_loader(DataLoader(problem.data(), batch_size=problem.BATCH))
+    return train(config, model, loader)

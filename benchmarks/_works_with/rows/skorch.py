@@ -2,12 +2,10 @@
 
 Group: Trainers in a TorchTrainer
 Packages: skorch
-Extra: yes
 Guess: all but epochs
 Line: the module wrapped by `prepare_model`, and `iterator_train__sampler=DistributedSampler(…)`
 """
 
-import ray.train
 from ray.train.torch import prepare_model
 from skorch import NeuralNetRegressor
 from skorch.callbacks import Callback
@@ -23,16 +21,12 @@ class Report(Callback):
 
     def on_epoch_end(self, net, **others):
         epoch = self.first + len(net.history) - 1
-        checkpoint = problem.save(epoch, model=net.module_.module.state_dict())
-        ray.train.report({"loss": net.history[-1]["train_loss"], "epoch": epoch}, checkpoint=checkpoint)
+        problem.report(epoch, net.history[-1]["train_loss"], net.module_)
 
 
 def loop(config):
     model = problem.new_model(config["pause"])
-    first = 0
-    if state := problem.load():
-        model.load_state_dict(state["model"])
-        first = state["epoch"] + 1
+    first = problem.resume(model)
     net = NeuralNetRegressor(
         prepare_model(model),
         optimizer=SGD,

@@ -7,14 +7,14 @@ Guess: all
 Line: `Accelerator(cpu=True)` on CPUs
 """
 
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+
 from benchmarks._works_with import problem, sparked
 
 
 def loop(epochs):
-    import torch
-    from accelerate import Accelerator
-    from torch.utils.data import DataLoader
-
     accelerator = Accelerator(cpu=True)
     model = problem.new_model()
     loader = DataLoader(problem.data(), batch_size=problem.BATCH)

@@ -8,26 +8,14 @@ Line: `devices=2` and `strategy="ddp"` in local mode; `devices=1, num_nodes=2` o
 Note: Lightning shuffles the rows of several ranks, also of a loader that has no `shuffle=True`.
 """
 
+import lightning
+from torch.utils.data import DataLoader
+
 from benchmarks._works_with import problem, sparked
+from benchmarks._works_with.rows.lightning import Regression
 
 
 def loop(epochs):
-    import lightning
-    import torch
-    from torch.utils.data import DataLoader
-
-    class Regression(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.model = problem.new_model()
-
-        def training_step(self, batch, _):
-            x, y = batch
-            return torch.nn.functional.mse_loss(self.model(x), y)
-
-        def configure_optimizers(self):
-            return problem.sgd(self.model)
-
     trainer = lightning.Trainer(
         max_epochs=epochs,
         accelerator="cpu",

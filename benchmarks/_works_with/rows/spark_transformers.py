@@ -8,39 +8,11 @@ Line: `TrainingArguments(use_cpu=True)` on CPUs
 """
 
 from benchmarks._works_with import problem, sparked
+from benchmarks._works_with.rows.transformers_cpu import new_trainer
 
 
 def loop(epochs):
-    import tempfile
-
-    import torch
-    from transformers import Trainer, TrainingArguments
-
-    class Regression(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = problem.new_model()
-
-        def forward(self, x, labels):
-            output = self.model(x)
-            return {"loss": torch.nn.functional.mse_loss(output, labels), "logits": output}
-
-    arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(),
-        use_cpu=True,
-        num_train_epochs=epochs,
-        per_device_train_batch_size=problem.BATCH,
-        train_sampling_strategy="sequential",
-        learning_rate=problem.RATE,
-        lr_scheduler_type="constant",
-        optim="sgd",
-        max_grad_norm=0.0,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-    )
-    rows = [{"x": x, "labels": y} for x, y in problem.data()]
-    trainer = Trainer(model=Regression(), args=arguments, train_dataset=rows)
+    trainer = new_trainer(epochs, use_cpu=True, train_sampling_strategy="sequential", save_strategy="no")
     trainer.train()
     return problem.weights_of_ranks(trainer.model)
 

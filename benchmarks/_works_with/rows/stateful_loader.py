@@ -2,7 +2,6 @@
 
 Group: Loaders in a TorchTrainer
 Packages: torchdata
-Extra: yes
 Asked: one model, one process, rows, steps, resumes
 Guess: all but rows, steps
 Line: save the epoch with the loader's state, and call `sampler.set_epoch` before `load_state_dict`
@@ -10,7 +9,6 @@ Note: The last checkpoint is saved after two of four steps, and the second run r
     this loader to `prepare_data_loader`, which would make a plain loader of it.
 """
 
-import ray.train
 import torch
 from ray.train.torch import prepare_model
 from torch.utils.data import DistributedSampler
@@ -43,8 +41,6 @@ def loop(config):
             optimizer.step()
             steps += 1
             if steps == problem.STEPS // 2:
-                states = {"model": model.module.state_dict(), "loader": loader.state_dict(), "steps": steps}
-                checkpoint = problem.save(epoch, **states)
-                ray.train.report({"loss": loss.item(), "epoch": epoch}, checkpoint=checkpoint)
+                problem.report(epoch, loss.item(), model, loader=loader.state_dict(), steps=steps)
         steps = 0
     return problem.weights_of_ranks(model)

@@ -2,12 +2,10 @@
 
 Group: Trainers in a TorchTrainer
 Packages: torchtnt
-Extra: yes
 Guess: all
 Line: `strategy="ddp"`, `device=torch.device("cpu")` and a `DistributedSampler` of your own
 """
 
-import ray.train
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 from torchtnt.framework.auto_unit import AutoUnit
@@ -35,16 +33,12 @@ class Regression(AutoUnit):
     def on_train_epoch_end(self, state):
         super().on_train_epoch_end(state)
         epoch = self.first + self.train_progress.num_epochs_completed - 1
-        checkpoint = problem.save(epoch, model=self.module.module.state_dict())
-        ray.train.report({"loss": self.loss, "epoch": epoch}, checkpoint=checkpoint)
+        problem.report(epoch, self.loss, self.module)
 
 
 def loop(config):
     model = problem.new_model(config["pause"])
-    first = 0
-    if state := problem.load():
-        model.load_state_dict(state["model"])
-        first = state["epoch"] + 1
+    first = problem.resume(model)
     data = problem.data()
     loader = DataLoader(data, batch_size=problem.BATCH, sampler=DistributedSampler(data, shuffle=False))
     unit = Regression(model, first)

@@ -2,7 +2,6 @@
 
 Group: Trackers by `live=`
 Packages: mlflow-skinny
-Extra: yes
 Asked: epochs, loss
 Guess: all
 Line: the recipe in [Past runs](runs.md#send-a-run-to-another-tool)

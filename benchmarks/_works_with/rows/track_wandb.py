@@ -2,7 +2,6 @@
 
 Group: Trackers by `live=`
 Packages: wandb
-Extra: yes
 Asked: epochs, loss
 Guess: all
 Line: `wandb.init(mode="offline")` before the run; a function that logs the new entries, and finishes at

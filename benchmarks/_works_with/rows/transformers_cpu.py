@@ -39,25 +39,35 @@ class Report(TrainerCallback):
         ray.train.report({"loss": loss, "epoch": round(state.epoch) - 1}, checkpoint=checkpoint)
 
 
-def loop(config):
+def new_trainer(epochs, *, callbacks=(), pause=0.0, **options):
+    """Make a trainer, with `options` in which the rows of transformers differ."""
     arguments = TrainingArguments(
         output_dir=tempfile.mkdtemp(),
-        use_cpu=True,
-        num_train_epochs=config["epochs"],
+        num_train_epochs=epochs,
         per_device_train_batch_size=problem.BATCH,
-        train_sampling_strategy="sequential",
         learning_rate=problem.RATE,
         lr_scheduler_type="constant",
         optim="sgd",
         max_grad_norm=0.0,
         logging_strategy="epoch",
-        save_strategy="epoch",
         report_to="none",
         disable_tqdm=True,
+        **options,
     )
-    model = Regression(problem.new_model(config["pause"]))
+    model = Regression(problem.new_model(pause))
     rows = [{"x": x, "labels": y} for x, y in problem.data()]
-    trainer = Trainer(model=model, args=arguments, train_dataset=rows, callbacks=[Report()])
+    return Trainer(model=model, args=arguments, train_dataset=rows, callbacks=list(callbacks))
+
+
+def loop(config):
+    trainer = new_trainer(
+        config["epochs"],
+        callbacks=[Report()],
+        pause=config["pause"],
+        use_cpu=True,
+        train_sampling_strategy="sequential",
+        save_strategy="epoch",
+    )
     checkpoint = ray.train.get_checkpoint()
     trainer.train(resume_from_checkpoint=checkpoint and checkpoint.to_directory())
     return problem.weights_of_ranks(trainer.model)

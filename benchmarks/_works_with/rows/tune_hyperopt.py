@@ -2,16 +2,13 @@
 
 Group: Searchers and schedulers of Ray Tune
 Packages: hyperopt
-Extra: yes
+Asked: resumes, trials, best
 Guess: all
 """
 
-from ray import tune
 from ray.tune.search.hyperopt import HyperOptSearch
 
 from benchmarks._works_with import tuned
-
-SPACE = {"x": tune.uniform(0.0, 10.0)}
 
 
 def options():
@@ -19,4 +16,4 @@ def options():
 
 
 def measured(storage):
-    return tuned.measured("hyperopt", storage, SPACE, options)
+    return tuned.measured("hyperopt", storage, options)

@@ -2,15 +2,13 @@
 
 Group: Searchers and schedulers of Ray Tune
 Packages: optuna
+Asked: resumes, trials, best
 Guess: all
 """
 
-from ray import tune
 from ray.tune.search.optuna import OptunaSearch
 
 from benchmarks._works_with import tuned
-
-SPACE = {"x": tune.uniform(0.0, 10.0)}
 
 
 def options():
@@ -18,4 +16,4 @@ def options():
 
 
 def measured(storage):
-    return tuned.measured("optuna", storage, SPACE, options)
+    return tuned.measured("optuna", storage, options)

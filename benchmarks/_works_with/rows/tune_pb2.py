@@ -2,17 +2,14 @@
 
 Group: Searchers and schedulers of Ray Tune
 Packages: scikit-learn
-Extra: yes
+Asked: resumes, trials, best
 Guess: all
 Note: It needs `scikit-learn`, which Ray doesn't install.
 """
 
-from ray import tune
 from ray.tune.schedulers.pb2 import PB2
 
 from benchmarks._works_with import tuned
-
-SPACE = {"x": tune.uniform(0.0, 10.0)}
 
 
 def options():
@@ -20,4 +17,4 @@ def options():
 
 
 def measured(storage):
-    return tuned.measured("pb2", storage, SPACE, options)
+    return tuned.measured("pb2", storage, options)

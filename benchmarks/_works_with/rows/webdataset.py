@@ -2,21 +2,20 @@
 
 Group: Loaders in a TorchTrainer
 Packages: webdataset
-Extra: yes
 Asked: all but stop
 Guess: all but rows
 Line: `nodesplitter=webdataset.split_by_node`, and at least as many shards as ranks
-Note: Batches are made in the pipeline, with `.batched`, as its page does, and from outside such a batch
-    looks like one row. If the loader makes them, with `WebLoader(rows, batch_size=8)`, the panel counts
-    rows. There are two shards, so each rank reads one half.
+Note: The panel shows no rows. Batches are made in the pipeline, with `.batched`, as its page does, and
+    from outside such a batch looks like one row. If the loader makes them, with
+    `WebLoader(rows, batch_size=8)`, the panel counts rows. There are two shards, so each rank reads one
+    half.
 """
 
-import ray.train
-import torch
 import webdataset
 from ray.train.torch import prepare_model
 
 from benchmarks._works_with import problem
+from benchmarks._works_with.rows import plain
 
 ROWS_OF = problem.halves
 
@@ -29,23 +28,8 @@ def write(folder):
 
 
 def loop(config):
-    model = problem.new_model()
-    optimizer = problem.sgd(model)
-    model = prepare_model(model)
-    first = 0
-    if state := problem.load():
-        model.module.load_state_dict(state["model"])
-        first = state["epoch"] + 1
     urls = [f"{config['folder']}/{shard}.tar" for shard in range(2)]
     rows = webdataset.WebDataset(urls, nodesplitter=webdataset.split_by_node, shardshuffle=False)
     rows = rows.decode().to_tuple("x.pth", "y.pth").batched(problem.BATCH)
     loader = webdataset.WebLoader(rows, batch_size=None)
-    for epoch in range(first, config["epochs"]):
-        for x, y in loader:
-            loss = torch.nn.functional.mse_loss(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        checkpoint = problem.save(epoch, model=model.module.state_dict())
-        ray.train.report({"loss": loss.item(), "epoch": epoch}, checkpoint=checkpoint)
-    return problem.weights_of_ranks(model)
+    return plain.train(config, prepare_model(problem.new_model()), loader)

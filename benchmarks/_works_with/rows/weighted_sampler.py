@@ -15,21 +15,12 @@ from ray.train.torch import prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from benchmarks._works_with import problem
+from benchmarks._works_with.rows import plain
 
 
 def loop(config):
-    model = problem.new_model()
-    optimizer = problem.sgd(model)
-    model = prepare_model(model)
     generator = torch.Generator().manual_seed(ray.train.get_context().get_world_rank())
     sampler = WeightedRandomSampler([1.0, 9.0] * 32, problem.ROWS // 2, generator=generator)
     loader = DataLoader(problem.data(), batch_size=problem.BATCH, sampler=sampler)
     loader = prepare_data_loader(loader, add_dist_sampler=False)
-    for epoch in range(config["epochs"]):
-        for x, y in loader:
-            loss = torch.nn.functional.mse_loss(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        ray.train.report({"loss": loss.item(), "epoch": epoch})
-    return problem.weights_of_ranks(model)
+    return plain.train(config, prepare_model(problem.new_model()), loader)

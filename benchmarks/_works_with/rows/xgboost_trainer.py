@@ -2,7 +2,6 @@
 
 Group: Other trainers of Ray Train
 Packages: xgboost
-Extra: yes
 Asked: one model, one process, epochs, loss, resumes
 Guess: all but epochs
 Missed: resumes
