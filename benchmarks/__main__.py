@@ -2,10 +2,9 @@
 
 python -m benchmarks                          # which there are
 python -m benchmarks reporting --repeat 50    # one, with its options
-python -m benchmarks all [--json FOLDER]      # each in turn, in a process of its own: hours
+python -m benchmarks all                      # each in turn, in a process of its own: hours
 """
 
-import argparse
 import ast
 import runpy
 import subprocess
@@ -22,7 +21,7 @@ def main() -> None:
         runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
         return
     if name == "all":
-        sys.exit(_all(list(paths), sys.argv[2:]))
+        sys.exit(_all(list(paths)))
     if name is not None:
         print(f"there is no benchmark {name!r}; there are:")
     for stem, path in paths.items():
@@ -32,19 +31,12 @@ def main() -> None:
     sys.exit(0 if name is None else 2)
 
 
-def _all(names: list[str], arguments: list[str]) -> int:
+def _all(names: list[str]) -> int:
     """Run them one after the other, print the last line of each, and return how many failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks all")
-    parser.add_argument("--json", type=Path, help="a folder for the run records, NAME.json")
-    folder = parser.parse_args(arguments).json
-    if folder:
-        folder.mkdir(parents=True, exist_ok=True)
     last: dict[str, str] = {}
     for name in names:
         print(f"\n== {name}", flush=True)
         command = [sys.executable, "-m", "benchmarks", name]
-        if folder:
-            command += ["--json", str(folder / f"{name}.json")]
         running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         for line in running.stdout:
             print(line, end="", flush=True)

@@ -8,11 +8,13 @@ seconds of the lab over seconds of the other for the same work, in the same roun
 import argparse
 import statistics
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import pandas
 
 from labkit.machine import installed_versions, this_host
 from labkit.runs.record import RunRecord
@@ -30,12 +32,6 @@ def parser(description: str, *, repeat: int, rows: int | None = None) -> argpars
     if rows is not None:
         arguments.add_argument("--rows", type=int, default=rows, help=f"of the data set (default {rows:,})")
     return arguments
-
-
-def rounds(ways: Sequence[str], repeat: int) -> Iterator[str]:
-    """Yield the ways, in turn, `repeat` times; every other round backwards."""
-    for number in range(repeat):
-        yield from ways if number % 2 == 0 else reversed(ways)
 
 
 @dataclass
@@ -58,13 +54,9 @@ class Results:
     def add(self, way: str, figures: Mapping[str, float]) -> None:
         """Add one more round of a way, and print it."""
         for figure, seconds in figures.items():
-            self.append(figure, way, seconds)
+            self.seconds.setdefault(figure, {}).setdefault(way, []).append(seconds)
         text = " · ".join(f"{figure} {seconds:.3g}" for figure, seconds in figures.items())
         print(f"  {way}: {text}", flush=True)
-
-    def append(self, figure: str, way: str, seconds: float) -> None:
-        """Add one number."""
-        self.seconds.setdefault(figure, {}).setdefault(way, []).append(seconds)
 
     def ratio(self, figure: str, other: str) -> float:
         """Return the median over the rounds of the lab's seconds / those of `other`."""
@@ -72,28 +64,27 @@ class Results:
         pairs = zip(ways[self.ours], ways[other], strict=True)
         return statistics.median(ours / theirs for ours, theirs in pairs)
 
-    def table(self, *, rows: int | None = None, unit: str = "s") -> str:
-        """Format each figure with median, smallest, largest and ratio; with `rows` also in rows/s."""
+    def table(self, *, rows: int | None = None) -> str:
+        """Format all figures with median, smallest, largest and ratio; with `rows` also in rows/s."""
         lines = []
         for figure, ways in self.seconds.items():
-            width = max(map(len, ways))
-            speed = f"{'rows/s':>10}  " if rows else ""
-            title = f"{figure}, {unit}"
-            lines.append(f"\n{title:{width + 2}}  {'median':>8}  {'least':>8}  {'most':>8}  {speed}ratio")
             for way, seconds in ways.items():
                 median = statistics.median(seconds)
-                speed = f"{rows / median:10,.0f}  " if rows else ""
-                ratio = "–"
+                line = {"figure": figure, "way": way, "median": median}
+                line |= {"least": min(seconds), "most": max(seconds)}
+                if rows:
+                    line["rows/s"] = rows / median
                 if self.ours in ways and way != self.ours:
-                    ratio = f"{self.ratio(figure, way):.2f}"
-                numbers = f"{median:8.2f}  {min(seconds):8.2f}  {max(seconds):8.2f}"
-                lines.append(f"  {way:{width}}  {numbers}  {speed}{ratio}")
-        return "\n".join(lines)
+                    line["ratio"] = self.ratio(figure, way)
+                lines.append(line)
+        table = pandas.DataFrame(lines)
+        return table.to_string(index=False, float_format="{:,.2f}".format, na_rep="–")
 
-    def finish(self, ratio: float, *, json: Path | None, rows: int | None = None, unit: str = "s") -> None:
+    def finish(self, ratio: float, *, json: Path | None, rows: int | None = None) -> None:
         """Print table, host and the last line; write the run record to `json`."""
         host = this_host()
-        print(self.table(rows=rows, unit=unit))
+        if self.seconds:
+            print(f"\n{self.table(rows=rows)}")
         print("\n" + ", ".join(f"{key} {value}" for key, value in host.items()))
         if json:
             record = RunRecord(
@@ -107,7 +98,7 @@ class Results:
                 metrics={"ratio": ratio},
                 versions=installed_versions(),
                 host=host,
-                extra={"ours": self.ours, "unit": unit, "figures": self.seconds, **self.details},
+                extra={"ours": self.ours, "figures": self.seconds, **self.details},
             )
             json.write_text(record.to_json())
             print(json)
@@ -115,8 +106,10 @@ class Results:
 
 
 def measure(ways: Mapping[str, Callable[[], Mapping[str, float]]], results: Results, repeat: int) -> None:
-    """Run all ways in `repeat` rounds, and add what they return to `results`."""
-    for number, way in enumerate(rounds(list(ways), repeat)):
-        if number % len(ways) == 0:
-            print(f"round {number // len(ways) + 1} of {repeat}", flush=True)
-        results.add(way, ways[way]())
+    """Run all ways in `repeat` rounds, every other one backwards; add what they return to `results`."""
+    order = list(ways)
+    for number in range(repeat):
+        print(f"round {number + 1} of {repeat}", flush=True)
+        for way in order:
+            results.add(way, ways[way]())
+        order.reverse()

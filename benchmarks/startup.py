@@ -1,11 +1,11 @@
 """From `fit()` to the first report and to its end: the lab, Ray as pip installs it, torchrun.
 
-    .venv/bin/python -m benchmarks startup [--repeat 3] [--runs 3] [--json FILE]
+    .venv/bin/python -m benchmarks startup [--repeat 3] [--json FILE]
 
 The work is next to none: two workers report once (torchrun: two processes do one all-reduce), so that what
 is measured is the start. In each round all ways come in turn, each in a process of its own:
 
-- lab: `cluster.start()`, then `TorchTrainer.fit()` several times in this kernel;
+- lab: `cluster.start()`, then `TorchTrainer.fit()` three times in this kernel;
 - lab, no preload: the same with LABKIT_PRELOAD=0;
 - stock: `ray.init()`, then the same fits. No setting of the lab; its PYTHONPATH has what pip installs
   next to JupyterLab by default (a jsonschema that imports rfc3987-syntax, and lark), in a folder of its own;
@@ -28,7 +28,7 @@ FIRST = "to the first report"
 
 _FITS = """
 import json, os, sys, time
-folder, runs = sys.argv[1], int(sys.argv[2])
+folder = sys.argv[1]
 import ray.train
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
@@ -38,7 +38,7 @@ def loop():
     ray.train.report({"done": 1})
     open(f"{folder}/reported", "w").write(repr(time.time()))
 
-for number in range(runs):
+for number in range(3):
     began = time.time()
     config = RunConfig(name=f"run-{number}-{os.getpid()}", storage_path=f"{folder}/runs")
     TorchTrainer(loop, scaling_config=ScalingConfig(num_workers=2), run_config=config).fit()
@@ -73,14 +73,13 @@ dist.destroy_process_group()
 """
 
 
-def seen(code: str, folder: Path, runs: int, environment: dict[str, str]) -> dict[str, float]:
-    """Run `code` in a process of its own, and return {figure: seconds}; of several later runs the median."""
-    figures, *fits = _programs.run(["-c", code, str(folder), str(runs)], environment)
+def seen(code: str, folder: Path, environment: dict[str, str]) -> dict[str, float]:
+    """Run `code` in a process of its own, and return {figure: seconds}; of the later runs the median."""
+    figures, *fits = _programs.run(["-c", code, str(folder)], environment)
     for name, figure in (("whole", WHOLE), ("first", FIRST)):
         first, *later = [fit[name] for fit in fits]
         figures[f"{figure}, first run"] = first
-        if later:
-            figures[f"{figure}, later runs"] = statistics.median(later)
+        figures[f"{figure}, later runs"] = statistics.median(later)
     return figures
 
 
@@ -94,9 +93,7 @@ def torchrun(folder: Path, environment: dict[str, str]) -> float:
 
 
 def main() -> None:
-    options = parser(__doc__, repeat=3)
-    options.add_argument("--runs", type=int, default=3, help="fits in each process (default 3)")
-    options = options.parse_args()
+    options = parser(__doc__, repeat=3).parse_args()
     results = Results("startup", ours="lab")
     with tempfile.TemporaryDirectory(prefix="lkb", ignore_cleanup_errors=True) as name:
         home = Path(name)
@@ -105,9 +102,9 @@ def main() -> None:
         lab = _LAB.format(fits=_FITS)
         stock = _STOCK_RAY.format(fits=_FITS)
         ways = {
-            "lab": lambda: seen(lab, home, options.runs, ours),
-            "stock Ray": lambda: seen(stock, home, options.runs, theirs),
-            "lab, LABKIT_PRELOAD=0": lambda: seen(lab, home, options.runs, {**ours, "LABKIT_PRELOAD": "0"}),
+            "lab": lambda: seen(lab, home, ours),
+            "stock Ray": lambda: seen(stock, home, theirs),
+            "lab, LABKIT_PRELOAD=0": lambda: seen(lab, home, {**ours, "LABKIT_PRELOAD": "0"}),
             "torchrun": lambda: {f"{WHOLE}, first run": torchrun(home, ours)},
         }
         measure(ways, results, options.repeat)
