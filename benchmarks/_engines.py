@@ -8,8 +8,8 @@ their engine requires.
 
 import os
 import sys
-import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ def weights_of(folder: str, way: str) -> Path:
     return Path(f"{folder}-weights", f"{way}.pt")
 
 
-def measured(way: str, folder: str, epochs: int) -> dict[str, float] | None:
+def measured(way: str, folder: str, epochs: int) -> dict[str, Any] | None:
     """Train as one process, or as a rank of a group that was launched; return the figures of rank 0."""
     import torch
     import torch.distributed as dist
@@ -55,10 +55,10 @@ def measured(way: str, folder: str, epochs: int) -> dict[str, float] | None:
     path = weights_of(folder, way)
     path.parent.mkdir(exist_ok=True)
     torch.save(weights, path)
-    return {"first step at": first_step, "last epoch": seconds[-1]}
+    return {"first step at": first_step, "epochs": seconds}
 
 
-def torchrun(*work: Any) -> dict[str, float] | None:
+def torchrun(*work: Any) -> dict[str, Any] | None:
     import torch.distributed as dist
 
     try:
@@ -67,30 +67,15 @@ def torchrun(*work: Any) -> dict[str, float] | None:
         dist.destroy_process_group()
 
 
-def ray_train(*work: Any) -> dict[str, float] | None:
-    from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
+def ray_train(*work: Any) -> dict[str, Any]:
+    from benchmarks._ray import fit
     from labkit.local import cluster
 
-    with cluster.start(), tempfile.TemporaryDirectory() as place:
-        trainer = TorchTrainer(
-            lambda: measured(*work),
-            scaling_config=ScalingConfig(num_workers=2),
-            run_config=RunConfig(storage_path=place),
-        )
-        return trainer.fit().return_value
+    with cluster.start():
+        return fit(lambda _: measured(*work), {})
 
 
-def distributor_local(*work: Any) -> dict[str, float] | None:
-    return _on_spark("local[2]", *work)
-
-
-def distributor_executors(*work: Any) -> dict[str, float] | None:
-    return _on_spark("local-cluster[2,1,1024]", *work)
-
-
-def _on_spark(master: str, *work: Any) -> dict[str, float] | None:
+def on_spark(master: str, *work: Any) -> dict[str, Any] | None:
     from pyspark.ml.torch.distributor import TorchDistributor
     from pyspark.sql import SparkSession
 
@@ -109,8 +94,8 @@ WAYS = {
     "one process": measured,
     "torchrun": torchrun,
     "Ray Train": ray_train,
-    "TorchDistributor, local mode": distributor_local,
-    "TorchDistributor, executors": distributor_executors,
+    "TorchDistributor, local mode": partial(on_spark, "local[2]"),
+    "TorchDistributor, executors": partial(on_spark, "local-cluster[2,1,1024]"),
 }
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def run(way: str, folder: str, epochs: int, home: Path) -> dict[str, float]:
     (seen,) = _programs.run([*launcher, "-m", "benchmarks._engines", way, folder, str(epochs)], environment)
     return {
         "first step": seen["first step at"] - began,
-        "last epoch": seen["last epoch"],
+        "last epoch": seen["epochs"][-1],
         "whole program": time.time() - began,
     }
 
@@ -58,7 +58,7 @@ def main() -> None:
     options = options.parse_args()
     # Else the ranks' last batches would differ from those of one process.
     rows = options.rows // GLOBAL_BATCH * GLOBAL_BATCH
-    folder = rows_folder(Settings.from_env(), rows)
+    folder = rows_folder(Settings.from_env().home, rows)
     results = Results("engines", ours="Ray Train")
     with tempfile.TemporaryDirectory(prefix="lkb", ignore_cleanup_errors=True) as home:
         ways = {way: lambda way=way: run(way, folder, options.epochs, Path(home)) for way in WAYS}

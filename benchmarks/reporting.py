@@ -20,16 +20,15 @@ import tempfile
 import time
 
 from benchmarks._paired import Results, parser
+from benchmarks._ray import trainer
 from course import datasets
 from labkit.local import cluster
-from labkit.settings import Settings
 
 _FIRST_EPOCHS = 3  # of a stretch, which are not measured: a run has its first steps once
 _WAYS = ("with", "without", "again")  # with the panel, and twice without it
 
 
 def train_loop(config):
-    import ray.train
     import torch
     from ray.train.torch import prepare_model
     from torch.utils.data import DataLoader, TensorDataset
@@ -71,47 +70,28 @@ def train_loop(config):
     for order in itertools.islice(orders, config["rounds"]):
         for way in order:
             seconds[way].append(stretch(int(epochs), followed=way == "with"))
-    if ray.train.get_context().get_world_rank() != 0:
-        ray.train.report({})
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        # Ray keeps metrics only with a checkpoint.
-        checkpoint = ray.train.Checkpoint.from_directory(folder)
-        ray.train.report({"epochs": int(epochs), **seconds}, checkpoint=checkpoint)
+    return int(epochs), seconds
 
 
-def measure(model: str, results: Results, *, rounds: int, seconds: float, settings: Settings) -> float:
+def measure(model: str, results: Results, *, rounds: int, seconds: float) -> float:
     """Print the cost of reporting for one model, and return its ratio."""
-    from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
     from labkit.train import TrainPanel
 
     train = datasets.load(split="train")
     panel = TrainPanel(f"benchmark-reporting-{model}", dataset=train.name, rows=len(train))
     config = {"tracker": panel.tracker, "model": model, "rounds": rounds, "seconds": seconds, "data": train}
-    trainer = TorchTrainer(
-        train_loop,
-        train_loop_config=config,
-        scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(name=panel.run_id, storage_path=str(settings.home / "runs")),
-    )
-    began = time.perf_counter()
-    cpu_began = time.process_time()
     # The widgets' own place is a notebook; here their text form would be in the way.
-    with contextlib.redirect_stdout(io.StringIO()), panel.watch(trainer):
-        metrics = trainer.fit().metrics
-    share = 100 * (time.process_time() - cpu_began) / (time.perf_counter() - began)
-    print(f"{model}: {metrics['epochs']} epochs in each stretch, {rounds} rounds of three")
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        made = trainer(train_loop, config, folder, name=panel.run_id)
+        with panel.watch(made):
+            epochs, stretches = made.fit().return_value
+    print(f"{model}: {epochs} epochs in each stretch, {rounds} rounds of three")
     for place, clock in enumerate(("wall clock", "CPU time")):
-        taken = {way: [clocks[place] for clocks in metrics[way]] for way in _WAYS}
+        taken = {way: [clocks[place] for clocks in stretches[way]] for way in _WAYS}
         results.seconds[f"{model}, {clock}"] = taken
         bare = list(map(statistics.mean, zip(taken["without"], taken["again"], strict=True)))
-        rate = metrics["epochs"] * len(train) / statistics.median(bare)
-        print(f"  {clock:10} without {rate:,.0f} rows/s of a worker")
-        print(f"             with the panel  {_difference(taken['with'], bare)}")
-        print(f"             without, twice  {_difference(taken['again'], taken['without'])}")
-    print(f"  the process that draws: {share:.1f} % of a core, the start of the workers included")
+        print(f"  {clock}, with the panel: {_difference(taken['with'], bare)}")
+        print(f"  {clock}, without, twice: {_difference(taken['again'], taken['without'])}")
     return results.ratio(f"{model}, wall clock", "without")
 
 
@@ -122,7 +102,7 @@ def _difference(seconds: list[float], bare: list[float]) -> str:
     low, middle, high = statistics.quantiles(cost, n=4)
     # Of a median of n normal values it is 1.25 sigma / sqrt(n); sigma is taken from the quartiles.
     error = 1.25 * (high - low) / 1.35 / len(cost) ** 0.5
-    return f"{middle:+.2f} % of time (standard error {error:.2f}, quartiles {low:+.2f} and {high:+.2f})"
+    return f"{middle:+.2f} % (standard error {error:.2f})"
 
 
 def main() -> None:
@@ -130,11 +110,10 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=0.3, help="of one stretch (default 0.3)")
     options = options.parse_args()
     os.environ["LABKIT_PANEL"] = "widgets"  # the more expensive reporter: it draws
-    settings = Settings.from_env()
     results = Results("reporting", ours="with")
-    with cluster.start(settings=settings):
+    with cluster.start():
         ratios = [
-            measure(model, results, rounds=options.repeat, seconds=options.seconds, settings=settings)
+            measure(model, results, rounds=options.repeat, seconds=options.seconds)
             for model in ("cnn", "mlp")
         ]
     results.finish(max(ratios), json=options.json)

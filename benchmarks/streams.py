@@ -33,7 +33,6 @@ from benchmarks._digits import digits, upload
 from benchmarks._paired import Results, measure, parser
 from benchmarks._ray import WORKERS, fit
 from labkit.local import cluster, storage
-from labkit.settings import Settings
 
 _BATCH = 32  # rows of a worker in a step
 
@@ -183,9 +182,8 @@ def main() -> None:
     options.add_argument("--away", type=float, default=0, help="milliseconds that each request takes longer")
     options = options.parse_args()
     os.environ["LABKIT_PANEL"] = "none"
-    settings = Settings.from_env()
     results = Results("streams", ours="shuffled")
-    with cluster.start(settings=settings), storage.start(settings=settings) as store:
+    with cluster.start(), storage.start() as store:
         from pyarrow.fs import FileSelector, S3FileSystem
 
         path = f"benchmarks/streams-{options.rows}"

@@ -16,13 +16,13 @@ all come in turn.
 
 First epoch: from the moment when the loop asks for its first batch, with all that Ray Data has to start
 then. What a way reads before (the DataLoaders and `one process` all rows, the recipe, too) counts in
-"whole": from the start of reading to the end of `fit()`, or of the program. Later epochs: their median. The
-last line is ``torch_throughput: ratio=…``, that of the later epochs of the recipe against torchrun.
+"whole": from the start of reading to the end of `fit()`, and all of the program in torchrun. Later epochs:
+their median. The last line is ``torch_throughput: ratio=…``, that of the later epochs of the recipe against
+torchrun.
 """
 
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -39,9 +39,9 @@ GLOBAL_BATCH = 128
 _PIECE = 8192  # rows in a large piece
 
 
-def rows_folder(settings: Settings, rows: int) -> str:
+def rows_folder(home: Path, rows: int) -> str:
     """Return a folder with the digits, one Parquet file for each worker; they are written once."""
-    folder = settings.home / "benchmarks" / f"digits-{rows}"
+    folder = home / "benchmarks" / f"digits-{rows}"
     paths = [folder / f"part-{rank:05}.parquet" for rank in range(WORKERS)]
     if not all(path.exists() for path in paths):
         data = digits(rows)
@@ -140,54 +140,29 @@ def figures(seconds: list[float], whole: float) -> dict[str, float]:
     return {"first epoch": seconds[0], "later epochs": statistics.median(seconds[1:]), "whole": whole}
 
 
-def alone(folder: str, epochs: int) -> None:
-    """Train in one process."""
+def alone(folder: str, epochs: int) -> dict[str, float]:
+    """Measure a run in this process."""
     import torch
 
     from benchmarks._models import mlp
 
     torch.set_num_threads(2)
+    began = time.perf_counter()
     x, y = tensors(folder)
 
     def batches() -> Iterable[tuple[Any, Any]]:
         return zip(x.split(GLOBAL_BATCH), y.split(GLOBAL_BATCH), strict=True)
 
-    _programs.show(train(mlp(seed=0), epochs, batches))
+    seconds = train(mlp(seed=0), epochs, batches)
+    return figures(seconds, time.perf_counter() - began)
 
 
-def torchrun(folder: str, epochs: int) -> None:
-    """Train in a process of torchrun; rank 0 prints the seconds."""
-    import torch
-    import torch.distributed as dist
-
-    from benchmarks._models import mlp
-
-    dist.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(mlp(seed=0))
-    loader = loader_of(folder)
-    seconds = train(model, epochs, lambda: loader)
-    if dist.get_rank() == 0:
-        _programs.show(seconds)
-    dist.destroy_process_group()
-
-
-_PROGRAM = """
-import sys
-from benchmarks import torch_throughput
-way = torch_throughput.torchrun if sys.argv[1] == "torchrun" else torch_throughput.alone
-way(sys.argv[2], int(sys.argv[3]))
-"""
-
-
-def as_program(way: str, folder: str, epochs: int) -> dict[str, float]:
-    """Measure a run in processes of its own."""
-    launcher = _programs.TORCHRUN if way == "torchrun" else ()
-    with tempfile.TemporaryDirectory() as place:
-        program = Path(place, "program.py")
-        program.write_text(_PROGRAM)
-        began = time.perf_counter()
-        (seconds,) = _programs.run([*launcher, str(program), way, folder, str(epochs)])
-        return figures(seconds, time.perf_counter() - began)
+def in_torchrun(folder: str, epochs: int) -> dict[str, float]:
+    """Measure a run in torchrun, by a program that `benchmarks.engines` measures, too."""
+    began = time.perf_counter()
+    command = ["-m", "benchmarks._engines", "torchrun", folder, str(epochs)]
+    (seen,) = _programs.run([*_programs.TORCHRUN, *command])
+    return figures(seen["epochs"], time.perf_counter() - began)
 
 
 def main() -> None:
@@ -195,17 +170,16 @@ def main() -> None:
     options.add_argument("--epochs", type=int, default=4)
     options = options.parse_args()
     os.environ["LABKIT_PANEL"] = "none"
-    settings = Settings.from_env()
-    folder = rows_folder(settings, options.rows)
+    folder = rows_folder(Settings.from_env().home, options.rows)
     results = Results("torch_throughput", ours="ray data, recipe")
     ways = {
         "ray data, recipe": lambda: in_ray("recipe", folder, options.epochs),
         "ray data, as asked": lambda: in_ray("asked", folder, options.epochs),
         "ray loader": lambda: in_ray("loader", folder, options.epochs),
-        "torchrun": lambda: as_program("torchrun", folder, options.epochs),
-        "one process": lambda: as_program("alone", folder, options.epochs),
+        "torchrun": lambda: in_torchrun(folder, options.epochs),
+        "one process": lambda: alone(folder, options.epochs),
     }
-    with cluster.start(settings=settings):
+    with cluster.start():
         measure(ways, results, options.repeat)
     ratio = results.ratio("later epochs", "torchrun")
     results.finish(ratio, json=options.json, rows=options.rows)

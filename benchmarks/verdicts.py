@@ -9,33 +9,32 @@ before anything runs. Healthy runs take the same loop without a fault, half of t
 computes. For each run, the benchmark notes the first cause that the verdict names (the start, which
 is long in so short a run, is left out), the rank, and the predicted seconds of an epoch. The same loop runs
 without its fault before and afterwards, with a stopwatch of its own. The mean of the two is what the
-prediction is compared with, since a machine is faster at some times than at others; and so is the median of
-all such runs of that loop.
+prediction is compared with, since a machine is faster at some times than at others.
 
 The last line is ``verdicts: ratio=…``: the share of runs whose verdict was wrong.
 """
 
-import argparse
 import contextlib
 import json
 import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
-from benchmarks._paired import Results
+from benchmarks._paired import Results, parser
+from benchmarks._ray import trainer
 from benchmarks._slow_folder import slow_folder
 from labkit.local import cluster
 from labkit.runs.record import RunRecord
 from labkit.runs.verdict import verdict_of
-from labkit.settings import Settings
 
 # {case: (the cause that the verdict has to name, its detail, whether it is of one rank)}
 CASES = {
@@ -74,11 +73,6 @@ class Case:
     def without(self) -> str:
         """What is built into the loop instead of the fault."""
         return WITHOUT.get(self.name, "healthy")
-
-    @property
-    def loop(self) -> str:
-        """What runs without the fault: cases with the same loop have the same seconds."""
-        return f"{self.workers} workers, {self.network}, {self.without}"
 
     def __str__(self) -> str:
         return f"{self.name}, {self.workers} workers, {self.network}, rank {self.rank}"
@@ -157,8 +151,6 @@ def vision_transformer() -> Any:
 
 def train_loop(config: dict[str, Any]) -> None:
     """Train for a few seconds; `config["fault"]` is a case, or what runs without its fault."""
-    import tempfile
-
     import ray.train
     import torch
     from ray.train.torch import prepare_model
@@ -177,7 +169,7 @@ def train_loop(config: dict[str, Any]) -> None:
     slow = {"slow store": "waiting", "slow rows on all ranks": "computing"}.get(fault, "")
     if fault == "slow rows on one rank" and is_slow:
         slow = "computing"
-    steps = config["steps"] * (6 if is_tiny else 1)
+    steps = STEPS * (6 if is_tiny else 1)
     data = Rows(steps * batch, slow, 0.03 / batch)
     loader = DataLoader(data, batch_size=batch)
     test = DataLoader(Rows(64 * 40, "", 0.0), batch_size=64)
@@ -190,7 +182,7 @@ def train_loop(config: dict[str, Any]) -> None:
         busy.enter_context(busy_core())
     began = made = 0
     with busy:
-        for epoch in range(config["epochs"]):
+        for epoch in range(EPOCHS):
             for x, y in loader:
                 with exchange():
                     output = model(x)
@@ -221,61 +213,40 @@ def train_loop(config: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def busy_core() -> Iterator[None]:
-    """Other programs on one core, to which this thread is bound, and which has a low priority."""
-    core = max(os.sched_getaffinity(0))
+    """Two other programs on one core, to which this thread is bound."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
-    programs = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(2)]
-    try:
+    os.sched_setaffinity(0, {max(before)})  # the programs inherit it
+    with busy_machine(), busy_machine():
         yield
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
-        os.sched_setaffinity(0, before)
+    os.sched_setaffinity(0, before)
 
 
 @contextlib.contextmanager
 def busy_machine() -> Iterator[None]:
     """Another program, wherever there is a core."""
-    program = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        yield
-    finally:
-        program.kill()
-        program.wait()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as program:
+        try:
+            yield
+        finally:
+            program.kill()
 
 
-def run(case: Case, settings: Settings, *, fault: bool = True) -> RunRecord:
+def run(case: Case, *, fault: bool = True) -> RunRecord:
     """Make one run; return its record."""
-    from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
     from labkit import runs
     from labkit.train import TrainPanel
 
-    panel = TrainPanel("benchmark-verdicts", settings=settings)
+    panel = TrainPanel("benchmark-verdicts")
     built_in = case.name if fault else case.without
-    about = {"fault": built_in, "rank": case.rank, "network": case.network}
-    folder = str(settings.home / "runs" / "benchmark-verdicts-checkpoints")
-    os.makedirs(folder, exist_ok=True)
+    config = {"fault": built_in, "rank": case.rank, "network": case.network}
     upload = fault and case.name == "slow upload"
-    config = RunConfig(
-        name=panel.run_id,
-        storage_path=folder,
-        storage_filesystem=slow_folder() if upload else None,
-    )
-    trainer = TorchTrainer(
-        train_loop,
-        train_loop_config={**about, "steps": STEPS, "epochs": EPOCHS},
-        scaling_config=ScalingConfig(num_workers=case.workers),
-        run_config=config,
-    )
+    options = {"name": panel.run_id, "storage_filesystem": slow_folder() if upload else None}
     busy = busy_machine() if fault and case.name == "healthy, busy machine" else contextlib.nullcontext()
-    with busy, panel.watch(trainer):
-        trainer.fit()
-    return runs.get(panel.run_id, settings.home)
+    with busy, tempfile.TemporaryDirectory() as folder:
+        made = trainer(train_loop, config, folder, workers=case.workers, **options)
+        with panel.watch(made):
+            made.fit()
+    return runs.get(panel.run_id)
 
 
 def seconds_per_epoch(record: RunRecord) -> float:
@@ -288,14 +259,12 @@ def judge(case: Case, record: RunRecord) -> dict[str, Any]:
     said = verdict_of(record).to_json()
     first = next((cause for cause in said["causes"] if cause["name"] != "start"), None)
     named = first["name"] if first else "unknown" if said["verdict"] == "unknown" else "healthy"
-    cause, detail, of_rank = CASES[case.name]
+    cause, _, of_rank = CASES[case.name]
     right = named == cause
     return {
         "case": case.name,
-        "loop": case.loop,
         "named": named,
         "right": right,
-        "detail": right and (first["detail"] if first else "") == detail,
         "rank": None if not (of_rank and right) else first["rank"] == case.rank,
         "without": first["without"] if first and right else None,
         "epoch": said["seconds_per_epoch"],
@@ -321,65 +290,53 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def compare(rows: list[dict[str, Any]]) -> str:
     """How the predicted seconds compare with those of the runs without the fault."""
-    real: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        if row["healthy_epoch"]:
-            real[row["loop"]].append(row["healthy_epoch"])
-    lines = [f"{loop}: {' '.join(f'{took:.2f}' for took in sorted(real[loop]))} s" for loop in sorted(real)]
     predicted = [row for row in rows if row["healthy_epoch"] and row["without"]]
-    own = [(row["without"], row["healthy_epoch"]) for row in predicted]
-    of_loop = [(row["without"], median(real[row["loop"]])) for row in predicted]
-    for name, pairs in (
-        ("the runs before and after, without the fault", own),
-        ("the median run of its loop", of_loop),
-    ):
-        near = sum(abs(best / took - 1) <= 0.15 for (best, _, _), took in pairs)
-        within = sum(low <= took <= high for (_, low, high), took in pairs)
-        lines.append(f"compared with {name}: {near} of {len(pairs)} within 15 %, {within} within their band")
-    return "\n".join(lines)
+    near = 0
+    within = 0
+    for row in predicted:
+        best, low, high = row["without"]
+        near += abs(best / row["healthy_epoch"] - 1) <= 0.15
+        within += low <= row["healthy_epoch"] <= high
+    return f"predictions: {near} of {len(predicted)} within 15 %, {within} within their band"
 
 
-def measured(case: Case, settings: Settings, kept: Path | None, *, predicts: bool) -> dict[str, Any]:
+def measured(case: Case, kept: Path | None) -> dict[str, Any]:
     """Make the run of a case, and those without its fault, unless the file `kept` has both."""
     if kept is not None and kept.exists():
         found = json.loads(kept.read_text())
         row = judge(case, RunRecord.from_json(json.dumps(found["record"])))
         return row | {"healthy_epoch": found["healthy_epoch"]}
-    is_compared = predicts and case.name not in TAKES_NO_TIME
-    without = [run(case, settings, fault=False)] if is_compared else []
-    record = run(case, settings)
-    if is_compared:
-        without.append(run(case, settings, fault=False))
-    elif case.name == "healthy":
-        without = [record]
-    row = judge(case, record)
-    row["healthy_epoch"] = mean(map(seconds_per_epoch, without)) if without else None
+    healthy_epoch = None
+    if case.name in TAKES_NO_TIME:
+        record = run(case)
+    else:
+        before = run(case, fault=False)
+        record = run(case)
+        after = run(case, fault=False)
+        healthy_epoch = mean([seconds_per_epoch(before), seconds_per_epoch(after)])
+    row = judge(case, record) | {"healthy_epoch": healthy_epoch}
     if kept is not None:
-        found = {"record": json.loads(record.to_json()), "healthy_epoch": row["healthy_epoch"]}
+        found = {"record": json.loads(record.to_json()), "healthy_epoch": healthy_epoch}
         kept.write_text(json.dumps(found))
     return row
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--repeat", type=int, default=10, help="rounds of all cases (default 10)")
+    options = parser(__doc__, repeat=10)
     options.add_argument("--seed", type=int, default=48)
     options.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="only these cases")
-    options.add_argument("--no-prediction", action="store_true", help="make no runs without the fault")
-    options.add_argument("--json", type=Path, help="write all figures into this file, as a run record")
     options.add_argument("--keep", type=Path, help="a folder for the runs; a later call skips those")
     options = options.parse_args()
     os.environ["LABKIT_PANEL"] = "none"
-    settings = Settings.from_env()
     rows, results = [], Results("verdicts", ours="verdict")
     if options.keep:
         options.keep.mkdir(parents=True, exist_ok=True)
-    with cluster.start(cpus_per_node=4, settings=settings):
+    with cluster.start(cpus_per_node=4):
         for number, case in enumerate(cases(options.repeat, options.seed)):
             if case.name not in options.only:
                 continue
             kept = options.keep / f"{options.seed}-{number:03}.json" if options.keep else None
-            row = measured(case, settings, kept, predicts=not options.no_prediction)
+            row = measured(case, kept)
             rows.append(row)
             print(f"{'right' if row['right'] else 'WRONG'}  {case}: {row['sentence']}", flush=True)
             if row["healthy_epoch"]:

@@ -12,7 +12,6 @@ from benchmarks import engines, interrupts, torch_throughput
 from benchmarks._models import mlp
 from benchmarks._paired import Results, measure
 from labkit.runs import record as records
-from labkit.settings import Settings
 
 pytestmark = pytest.mark.covers("labkit/interrupts.py", "benchmarks/")
 
@@ -61,7 +60,7 @@ def test_a_wrong_name_is_told_with_all_names_and_the_readme_has_each():
 
 @pytest.mark.slow
 def test_the_launchers_come_to_the_same_weights(home, tmp_path):
-    folder = torch_throughput.rows_folder(Settings(home=tmp_path), 1_280)
+    folder = torch_throughput.rows_folder(tmp_path, 1_280)
     for way in engines.WAYS:
         figures = engines.run(way, folder, 1, home)
         assert 0 < figures["first step"] < figures["whole program"], way
