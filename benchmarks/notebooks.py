@@ -2,14 +2,11 @@
 
     .venv/bin/python -m benchmarks notebooks [--lessons 00 03] [--claims] [--repeat 1] [--json FILE]
 
-Each runs as under nbmake, in a kernel and a home of its own, one after the other. *Start-up* is the start
-of the kernel, the cells that start a cluster, an object store or Spark, and of every run its way from the
-call to its first step (new processes, imports, the data pipeline; the run records say how long). *Work* is
-the rest. *Memory* is the most that the kernel and everything that the lab started had together, looked at
-every two seconds (it takes some of their time); *disk* is what the home folder holds at the end. The five
-longest cells of a lesson are printed, too. With ``--claims`` the claims of a lesson are run with it, and
-those that failed are printed: what it says about times holds on a machine that has nothing else to do, so
-no test can hold it. The last line is ``notebooks: ratio=…``, all lessons together over 12 minutes.
+Each runs as under nbmake, in a kernel and a home of its own, one after the other. *Memory* is the most that
+the kernel and everything that the lab started had together, looked at every two seconds (it takes some of
+their time); *disk* is what the home folder holds at the end. With ``--claims`` the claims of a lesson are run
+with it, and those that failed are printed: what it says about times holds on a machine that has nothing else
+to do, so no test can hold it. The last line is ``notebooks: ratio=…``, all lessons together over 12 minutes.
 """
 
 import contextlib
@@ -20,7 +17,6 @@ import tempfile
 import threading
 import time
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Self
 
@@ -30,12 +26,10 @@ import psutil
 from benchmarks._paired import Results, parser
 from benchmarks._programs import lab_environment, memory
 from labkit.local.lab import Lab
-from labkit.runs import record as records
 
 LIMIT = 12 * 60
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
-STARTS = ("cluster.start(", "storage.start(", "SparkSession.builder")
 
 
 def _disk(home: Path) -> int:
@@ -101,8 +95,8 @@ def failed(notebook: nbformat.NotebookNode) -> list[str]:
     return sources
 
 
-def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float, str]]]:
-    """Run a lesson; return {figure: seconds} and [(seconds, first line of the cell), …], longest first.
+def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[str]]:
+    """Run a lesson; return its figures, and the claims that did not hold.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
@@ -117,7 +111,6 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
         content,
         timeout=600,
         kernel_name="python3",
-        record_timing=True,
         resources={"metadata": {"path": str(notebook.parent)}},
     )
     began = time.time()
@@ -127,31 +120,8 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
     finally:
         whole = time.time() - began
         Lab(home).stop()
-    runs = records.find(home)
-    start_up = sum(record.seconds_to_start or 0 for record in runs)
-    lines = []
-    for cell in content.cells:
-        times = cell.metadata.get("execution", {})
-        if "iopub.execute_input" not in times or "shell.execute_reply" not in times:
-            continue
-        begin = datetime.fromisoformat(times["iopub.execute_input"]).timestamp()
-        seconds = datetime.fromisoformat(times["shell.execute_reply"]).timestamp() - begin
-        if not lines:
-            start_up += begin - began  # of the kernel
-        if any(start in cell.source for start in STARTS):
-            start_up += seconds
-        lines.append((seconds, cell.source.strip().splitlines()[0]))
-    longest = sorted(lines, reverse=True)[:5]
-    longest += [(0.0, f"did not hold: {source}") for source in failed(content)]
-    figures = {
-        "whole": whole,
-        "start-up": start_up,
-        "work": whole - start_up,
-        "runs": len(runs),
-        "memory, GB": memory.most / 1e9,
-        "disk, GB": _disk(home) / 1e9,
-    }
-    return figures, longest
+    figures = {"whole": whole, "memory, GB": memory.most / 1e9, "disk, GB": _disk(home) / 1e9}
+    return figures, failed(content)
 
 
 def main() -> None:
@@ -163,7 +133,6 @@ def main() -> None:
     notebooks = sorted((FOLDER / "solutions").glob("*.ipynb"))
     numbers = {path: path.stem.partition("_")[0] for path in notebooks}
     chosen = [path for path in notebooks if not options.lessons or numbers[path] in options.lessons]
-    cells: dict[str, list] = {}
     for number in range(options.repeat):
         print(f"round {number + 1} of {options.repeat}", flush=True)
         for path in chosen:
@@ -172,13 +141,12 @@ def main() -> None:
                 tempfile.TemporaryDirectory() as folder,
             ):
                 lesson = with_claims(path.stem, Path(folder)) if options.claims else path
-                figures, cells[path.stem] = run(lesson, Path(home))
+                figures, claims = run(lesson, Path(home))
             results.add(path.stem, figures)
-            for seconds, line in cells[path.stem]:
-                print(f"    {seconds:6.1f} s  {line}", flush=True)
+            for claim in claims:
+                print(f"    did not hold: {claim}", flush=True)
     whole = sum(map(statistics.median, results.seconds["whole"].values()))
     print(f"\nall together: {whole:.0f} s")
-    results.details["longest cells"] = cells
     results.finish(whole / LIMIT, json=options.json)
 
 
