@@ -17,13 +17,11 @@ import contextlib
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,26 +29,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
-import ray
 
 from benchmarks import _campaign_runs as runs
+from benchmarks import _left
+from benchmarks._campaign_runs import Broken
 from course import faults
 from labkit.errors import LabError
 from labkit.local import cluster, family, storage
 from labkit.local.lab import Lab
-from labkit.settings import Settings
+from labkit.settings import Settings, variables_set
 
 _ANY = ("freeze node", "kill node", "drain node", "kill kernel", "freeze store")
 _TRAIN = (*_ANY, "kill rank", "freeze rank", "slow rank", "kill controller")
 FAULTS = {"torch": (*_TRAIN, "damage checkpoint"), "validation": _TRAIN, "tune": _ANY}  # by the kind of run
 _CPUS = 3  # of each node
 _WITHIN = 120.0  # seconds until Ray has ended what a run has used; on a quiet machine it takes two
-RAYS_OWN = ("IDLE", "_StatsActor", "_AutoscalingCoordinatorActor", "DashboardAgent", "RuntimeEnvAgent")
-KEPT = ("torchinductor_root", "_ray_lockfiles")  # folders that torch and Ray use again
-
-
-class Broken(Exception):
-    """A promise that does not hold after a fault."""
 
 
 @dataclass(frozen=True)
@@ -98,23 +91,19 @@ class World:
     @contextlib.contextmanager
     def started(cls) -> Iterator["World"]:
         """Start it, or find this home's; stop it in the end."""
-        settings = Settings.from_env()
-        folder = settings.make_home() / "tmp"
+        home = Settings.from_env().make_home()
+        folder = home / "tmp"
         folder.mkdir(exist_ok=True)
-        environment = dict(os.environ)
-        os.environ["TMPDIR"] = str(folder)
-        os.environ["LABKIT_PANEL"] = "none"
         # By default Tune saves a sweep each ten seconds, which is longer than ours take.
-        os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0"
+        variables = {"TMPDIR": str(folder), "LABKIT_PANEL": "none", "TUNE_GLOBAL_CHECKPOINT_S": "0"}
         tempfile.tempdir = None
-        try:
-            lab = again(lambda: cluster.start(nodes=2, cpus_per_node=_CPUS, settings=settings))
-            with lab, storage.start(settings=settings) as store:
-                yield cls(lab, store, settings.home)
-        finally:
-            os.environ.clear()
-            os.environ.update(environment)
-            tempfile.tempdir = None
+        with (
+            variables_set(variables),
+            again(lambda: cluster.start(nodes=2, cpus_per_node=_CPUS)) as lab,
+            storage.start() as store,
+        ):
+            yield cls(lab, store, home)
+        tempfile.tempdir = None
 
     @property
     def spare(self) -> str:
@@ -144,33 +133,19 @@ class World:
 
     def listed(self, name: str) -> list[Any]:
         """List the checkpoints that Ray lists for a run of Ray Train, as the store has them."""
-        from labkit.train import reported_checkpoints
-
-        path = self.store.storage_path("campaign", name)
-        if not self.store.files.exists(f"{path}/checkpoint_manager_snapshot.json"):
-            return []
-        return reported_checkpoints(path, self.store.filesystem)
+        return runs.listed(name, self.store)
 
     def held(self) -> set[str]:
         """The ports on which this process listens, and the temporary folders of all processes."""
-        connections = psutil.Process().net_connections()
-        ports = {f"port {each.laddr.port}" for each in connections if each.status == "LISTEN"}
-        names = {path.name for path in Path(tempfile.gettempdir()).iterdir()}
-        return ports | {f"folder {name}" for name in names if not name.startswith(KEPT)}
+        return _left.ports() | _left.folders(Path(tempfile.gettempdir()))
 
     def left(self, before: set[str], *, killed: bool) -> list[str]:
         """List what a run has left. A killed process leaves its temporary folders, as anywhere."""
-        left = []
-        free = ray.available_resources().get("CPU", 0)
-        if free != self.lab.cpus:
-            left.append(f"{free:g} of {self.lab.cpus:g} CPUs are free")
-        for number, group in ray.util.placement_group_table().items():
-            if group["state"] != "REMOVED":
-                left.append(f"placement group {number}")
+        left = _left.of_cluster(self.lab.cpus)
         for member in Lab(self.home).running():
             with contextlib.suppress(psutil.Error):
                 title = " ".join(member.process.cmdline())
-                is_busy = title.startswith("ray::") and not title[5:].startswith(RAYS_OWN)
+                is_busy = title.startswith("ray::") and not _left.is_idle(title)
                 if is_busy or member.process.status() == psutil.STATUS_STOPPED:
                     left.append(f"process {member.pid}, {title.strip()[:80]}")
                 if any(secret in title for secret in self.secrets):
@@ -288,18 +263,16 @@ def _damage(plan: Plan, name: str, world: World) -> None:
         raise Broken(f"a run went on from half a checkpoint: {result}")
 
 
-def make(plan: Plan, world: World) -> dict[str, float]:
-    """Make a run with its fault; return the seconds until it was noticed, and without a step.
+def make(plan: Plan, world: World) -> None:
+    """Make a run with its fault.
 
     Raises:
         Broken: a promise does not hold.
     """
     name = f"{plan.seed}-{plan.number}-{os.urandom(2).hex()}"
     held = world.held()
-    began = time.time()
     spare = world.spare
     texts = []  # that must not have a secret in them
-    figures = {}
     result = None
     if plan.fault == "kill kernel":
         made_at = _begin_and_kill(plan, name)
@@ -311,10 +284,6 @@ def make(plan: Plan, world: World) -> dict[str, float]:
         if fault.outcome == "refused":
             raise Broken(f"the fault was refused: {fault.did}")
         texts.append(repr(fault))
-        if fault.noticed is not None:
-            figures["noticed"] = fault.noticed
-        elif isinstance(result, LabError):
-            figures["noticed"] = time.time() - made_at
         points = getattr(panel.state, "checkpoints", ())
         kept = max((point.epoch - 1 for point in points if point.committed_at < made_at), default=-1)
     if isinstance(result, LabError):
@@ -327,14 +296,13 @@ def make(plan: Plan, world: World) -> dict[str, float]:
         if isinstance(result, LabError):
             raise Broken(f"the run did not go on: {result}")
     if made_at:
-        figures["without a step"] = _check_steps(plan, world.home / "steps" / name, kept, made_at)
+        _check_steps(plan, world.home / "steps" / name, kept)
     _check_model(plan, name, world, result)
     texts += [path.read_text() for path in (world.home / "runs" / name).rglob("*.json")]
     if any(secret in text for secret in world.secrets for text in texts):
         raise Broken("a secret is in the card, the error or the record of the run")
     world.heal(spare if made_at and plan.fault in ("kill node", "drain node") else None)
     _check_left(plan, world, held)
-    return {**figures, "all of it": time.time() - began}
 
 
 # -- what must hold --------------------------------------------------------------------------------
@@ -356,7 +324,6 @@ def _check_left(plan: Plan, world: World, held: set[str]) -> None:
 class _Step(NamedTuple):
     """A line of the log."""
 
-    time: float
     key: str
     pid: int
     epoch: int
@@ -368,29 +335,22 @@ def _steps_in(log: Path) -> list[_Step]:
     lines = log.read_text().splitlines() if log.exists() else []
     steps = []
     for line in lines:
-        moment, key, *numbers = line.split()
-        steps.append(_Step(float(moment), key, *map(int, numbers)))
+        key, *numbers = line.split()
+        steps.append(_Step(key, *map(int, numbers)))
     return steps
 
 
-def _check_steps(plan: Plan, log: Path, kept: int, made_at: float) -> float:
-    """Check that nothing was trained again up to epoch `kept`.
-
-    Return the longest time without a step that ended after the fault was made.
-    """
+def _check_steps(plan: Plan, log: Path, kept: int) -> None:
+    """Check that nothing was trained again up to epoch `kept`."""
     latest: dict[str, _Step] = {}  # by key
-    longest = 0.0
     for step in _steps_in(log):
-        before = latest.get(step.key, step._replace(time=made_at))
+        before = latest.get(step.key, step)
         latest[step.key] = step
         # Of a trial, one epoch may be on its way to the store, and one in the making.
         had = before.epoch - 2 if plan.kind == "tune" else kept
         if step.pid != before.pid and step.epoch <= had:
             fact = f"went on with epoch {step.epoch}, and the checkpoint of epoch {had} was there"
             raise Broken(f"{step.key} {fact}")
-        if step.time > made_at:
-            longest = max(longest, step.time - before.time)
-    return longest
 
 
 def _check_model(plan: Plan, name: str, world: World, result: Any) -> None:
@@ -428,42 +388,29 @@ def _check_checkpoints(plan: Plan, checkpoints: list[Any], rate: float) -> list[
 # -- all of it -------------------------------------------------------------------------------------
 
 
-def campaign(plans: list[Plan]) -> Iterator[tuple[Plan, dict[str, float], str]]:
-    """Make all runs; yield each with its figures, and with what does not hold."""
+def campaign(plans: list[Plan]) -> Iterator[tuple[Plan, str]]:
+    """Make all runs; yield each with what does not hold."""
     left = list(plans)
     while left:
         with World.started() as world:
             while left:
                 plan = left.pop(0)
                 try:
-                    yield plan, make(plan, world), ""
+                    make(plan, world)
+                    yield plan, ""
                 except Exception as error:
-                    yield plan, {}, f"{type(error).__name__}: {error}"
+                    yield plan, f"{type(error).__name__}: {error}"
                     break  # what it has left must not harm the others
 
 
 def report(numbers: range, seed: int) -> int:
-    """Make a campaign, print it run by run and fault by fault; return how many runs broke a promise."""
-    seconds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    made = 0
+    """Make a campaign, and print it run by run; return how many runs broke a promise."""
     broken = 0
-    try:
-        for plan, figures, problem in campaign([Plan.draw(seed, number) for number in numbers]):
-            made += 1
-            broken += bool(problem)
-            text = ", ".join(f"{name} {spent:.1f} s" for name, spent in figures.items())
-            text = f"BROKEN: {problem}" if problem else text
-            print(f"{plan.number}: {plan.kind}, {plan.fault} at {plan.share:.0%}: {text}", flush=True)
-            for name, spent in figures.items():
-                seconds[plan.fault][name].append(spent)
-                seconds[f"all of {plan.kind}"][name].append(spent)
-    finally:  # also when it was interrupted
-        for group, figures in sorted(seconds.items()):
-            cells = [group, str(len(figures["all of it"]))]
-            for name, spent in figures.items():
-                cells.append(f"{name} {statistics.median(spent):.1f}, at most {max(spent):.1f}")
-            print(f"| {' | '.join(cells)} |")
-        print(f"{made - broken} of {made} runs kept what was promised")
+    for plan, problem in campaign([Plan.draw(seed, number) for number in numbers]):
+        broken += bool(problem)
+        outcome = f"BROKEN: {problem}" if problem else "kept"
+        print(f"{plan.number}: {plan.kind}, {plan.fault} at {plan.share:.0%}: {outcome}", flush=True)
+    print(f"{len(numbers) - broken} of {len(numbers)} runs kept what was promised")
     return broken
 
 

@@ -6,6 +6,7 @@ what an undisturbed run has at that epoch. Each step is written into a log, whic
 
 import json
 import os
+import random
 import sys
 import tempfile
 import time
@@ -29,6 +30,10 @@ _HALF = 4  # rows of one rank in a step
 _Watched = tuple[Any, Callable[[], Any]]  # a panel that watches, and what to call in it
 
 
+class Broken(Exception):
+    """A promise that does not hold after a fault."""
+
+
 def rows(epoch: int, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw the rows of both ranks in a step: float64 [2 · _HALF, WIDTH], [2 · _HALF, 1]."""
     rng = np.random.default_rng([epoch, step])
@@ -47,12 +52,17 @@ def descend(weights: np.ndarray, epoch: int, steps: int, rate: float) -> np.ndar
 def note(config: dict[str, Any], key: Any, epoch: int, step: int) -> None:
     """Write down that the rank, trial or pipeline `key` has made a step."""
     with open(config["log"], "a") as log:
-        log.write(f"{time.time():.3f} {key} {os.getpid()} {epoch} {step}\n")
+        log.write(f"{key} {os.getpid()} {epoch} {step}\n")
 
 
-def save(folder: str, epoch: int, weights: np.ndarray) -> None:
-    """Write the state after an epoch; half of the file is no JSON."""
-    state = {"epoch": epoch, "weights": np.ravel(weights).tolist(), "ballast": "-" * 50_000}
+def ballast(size: int) -> str:
+    """Return so many letters, always the same."""
+    return random.Random(0).randbytes(size // 2).hex()
+
+
+def save(folder: str, epoch: int, weights: np.ndarray, size: int = 50_000) -> None:
+    """Write the state after an epoch into a file of `size` bytes and a few more; half of it is no JSON."""
+    state = {"epoch": epoch, "weights": np.ravel(weights).tolist(), "ballast": ballast(size)}
     Path(folder, "state.json").write_text(json.dumps(state))
 
 
@@ -60,7 +70,19 @@ def load(checkpoint: Any) -> tuple[int, np.ndarray]:
     """Return the epoch that comes next, and the weights."""
     with checkpoint.as_directory() as folder:
         state = json.loads(Path(folder, "state.json").read_text())
+    if state["ballast"] != ballast(len(state["ballast"])):
+        raise Broken(f"the checkpoint of epoch {state['epoch']} is not what was saved")
     return state["epoch"] + 1, np.array(state["weights"]).reshape(-1, 1)
+
+
+def listed(name: str, store: Store) -> list[Any]:
+    """List the checkpoints that Ray lists for a run of Ray Train, as the store has them."""
+    from labkit.train import reported_checkpoints
+
+    path = store.storage_path("campaign", name)
+    if not store.files.exists(f"{path}/checkpoint_manager_snapshot.json"):
+        return []
+    return reported_checkpoints(path, store.filesystem)
 
 
 def validate(checkpoint: Any) -> dict[str, float]:
@@ -87,9 +109,9 @@ def _loop(config: dict[str, Any]) -> None:
         checkpoint = None
         if rank == 0:
             folder = tempfile.mkdtemp()
-            save(folder, epoch, weights)
+            save(folder, epoch, weights, config["size"])
             checkpoint = ray.train.Checkpoint.from_directory(folder)
-        ray.train.report({"epoch": epoch}, checkpoint=checkpoint, **options)
+        ray.train.report({"epoch": epoch, "first": first}, checkpoint=checkpoint, **options)
 
 
 def _epochs(config: dict, rank: int, first: int, weights: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -115,8 +137,15 @@ def _epochs(config: dict, rank: int, first: int, weights: np.ndarray) -> Iterato
         yield epoch, next(model.parameters()).detach().numpy().T
 
 
-def train(name: str, config: dict[str, Any], store: Store) -> _Watched:
-    """Make a run on two workers, of the kind "torch" or "validation" (of each checkpoint, next to it)."""
+def train(
+    name: str, config: dict[str, Any], store: Store, *, failures: int = 2, size: int = 50_000
+) -> _Watched:
+    """Make a run on two workers, of the kind "torch" or "validation" (of each checkpoint, next to it).
+
+    Args:
+        failures: after how many the run goes on.
+        size: of a checkpoint, in bytes.
+    """
     from ray.train import FailureConfig, RunConfig, ScalingConfig, ValidationConfig
     from ray.train.torch import TorchTrainer
 
@@ -127,11 +156,11 @@ def train(name: str, config: dict[str, Any], store: Store) -> _Watched:
         name=name,
         storage_path=store.storage_path("campaign"),
         storage_filesystem=store.filesystem,
-        failure_config=FailureConfig(max_failures=2),
+        failure_config=FailureConfig(max_failures=failures),
     )
     trainer = TorchTrainer(
         _loop,
-        train_loop_config=config,
+        train_loop_config=config | {"size": size},
         scaling_config=ScalingConfig(num_workers=2, placement_strategy="SPREAD"),
         run_config=run_config,
         validation_config=validation,

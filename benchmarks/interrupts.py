@@ -22,21 +22,20 @@ import random
 import re
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import textwrap
 import threading
 import time
-from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from benchmarks._campaign import KEPT, RAYS_OWN, Broken
+from benchmarks import _left
+from benchmarks._campaign_runs import Broken
 from benchmarks._paired import Results, parser
 from labkit.local.lab import Lab
 
@@ -59,7 +58,7 @@ class Call:
         seconds: how long it takes, about; the interrupt comes within them.
         does: the cell.
         needs: the cell that has to run before.
-        group: calls that share a process; the first of a start and a stop is the start.
+        alone: whether nothing runs before it, as before a start, or after it, as after a stop.
         works: what is true after it.
     """
 
@@ -67,13 +66,8 @@ class Call:
     seconds: float
     does: str
     needs: str = ""
-    group: str = "run"
+    alone: bool = False
     works: str = ""
-
-    @property
-    def alone(self) -> bool:
-        """True if nothing runs before a start, or after a stop."""
-        return self.group != "run"
 
 
 _START = "lab = cluster.start(cpus_per_node=4)"
@@ -91,10 +85,10 @@ config = {{"kind": "torch", "log": log, "epochs": 6, "steps": 20}}
 """
 _FIT = "panel, fit = runs.{}(name, config, store)\nwith panel: result = fit()"
 CALLS = {
-    "cluster.start": Call(8, 9, _START, _NONE.format("lab"), "cluster"),
-    "lab.stop": Call(8, 3, "lab.stop()", _START, "cluster"),
-    "storage.start": Call(18, 1.2, "store = storage.start()", _NONE.format("store"), "storage"),
-    "store.stop": Call(16, 0.3, "store.stop()", "store = storage.start()", "storage"),
+    "cluster.start": Call(8, 9, _START, _NONE.format("lab"), alone=True),
+    "lab.stop": Call(8, 3, "lab.stop()", _START, alone=True),
+    "storage.start": Call(18, 1.2, "store = storage.start()", _NONE.format("store"), alone=True),
+    "store.stop": Call(16, 0.3, "store.stop()", "store = storage.start()", alone=True),
     "add_node": Call(9, 7, "lab.add_node(cpus=1)", _RUNNING),
     "fit": Call(13, 4, _FIT.format("train"), _RUNNING, works="runs.load(result.checkpoint)[0] == 6"),
     "sweep": Call(
@@ -141,21 +135,18 @@ for line in iter(sys.stdin.readline, ""):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the call has ended: this one came too late
     print("\\0" + json.dumps(shown), flush=True)
 """
-_SETUP = "import json, os, sys, threading, time\nimport psutil\nfrom labkit.local import cluster, storage"
+_SETUP = """
+import json, os, sys, threading, time
+from benchmarks import _left
+from labkit.local import cluster, storage
+"""
 # What a process holds, of what an interrupted call may have left.
 _HELD = """
 held = [f"thread {thread.name}" for thread in threading.enumerate() if not thread.daemon]
-for connection in psutil.Process().net_connections():
-    if connection.status == "LISTEN":
-        held.append(f"port {connection.laddr.port}")
+held += _left.ports()
 if "ray" in sys.modules and sys.modules["ray"].is_initialized():
-    import ray
-    free = ray.available_resources().get("CPU", 0)
-    if free != lab.cpus:
-        held.append(f"{free:g} of {lab.cpus:g} CPUs are free")
+    held += _left.of_cluster(lab.cpus)
     held += [f"node {node.name}" for node in lab.nodes]
-    groups = ray.util.placement_group_table().items()
-    held += [f"placement group {number}" for number, group in groups if group["state"] != "REMOVED"]
 print(json.dumps(held))
 """
 
@@ -206,16 +197,16 @@ class _Script:
         printed, error, _ = self.run(_HELD)
         if error is not None:
             raise Broken(f"nothing works any more: {error}")
-        names = [path.name for path in (self.home / "tmp").iterdir()]
+        folders = _left.folders(self.home / "tmp")
         # What a training writes into temporary folders of its own, Python names "tmp…".
-        folders = {f"folder {name}" for name in names if not name.startswith((*KEPT, "tmp"))}
+        folders = {folder for folder in folders if not folder.startswith("folder tmp")}
         return {*json.loads(printed), *folders, *_processes(self.home, self.pid)}
 
-    def close(self) -> None:
-        """Let it end as it does when a reader leaves; Broken if something is left then."""
+    def close(self) -> str:
+        """Let it end as it does when a reader leaves; return what is wrong then."""
         if not self._ends():
             self.kill()
-            raise Broken("its process did not end by itself")
+            return "its process did not end by itself"
         if isinstance(self, _Notebook):
             Lab(self.home).stop()  # a kernel leaves it to the supervisor
         deadline = time.monotonic() + _SETTLED  # for the supervisor, which notices that its user has ended
@@ -224,8 +215,7 @@ class _Script:
             time.sleep(0.2)
             left = set(_processes(self.home, self.pid))
         self._clear()
-        if left:
-            raise Broken(f"left by its process: {'; '.join(left)}")
+        return f"left by its process: {'; '.join(left)}" if left else ""
 
     @property
     def pid(self) -> int:
@@ -337,8 +327,8 @@ def _processes(home: Path, but: int) -> Iterator[str]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             title = " ".join(process.cmdline())
-            is_idle = title.startswith("ray::") and title[5:].startswith(RAYS_OWN)
-            if process.pid == but or is_idle or _CLIENT in title or process.status() == psutil.STATUS_ZOMBIE:
+            waits = _left.is_idle(title) or _CLIENT in title
+            if process.pid == but or waits or process.status() == psutil.STATUS_ZOMBIE:
                 continue
             # Ray's agents overwrite their environment with their title; their logs give them away.
             of_home = process.environ().get("LABKIT_HOME") == str(home)
@@ -350,11 +340,7 @@ def _processes(home: Path, but: int) -> Iterator[str]:
 
 
 def make(plan: Plan, reader: _Script) -> float:
-    """Interrupt a call, look at what follows, and call it again; return the seconds until it ended.
-
-    Raises:
-        Broken: what is wrong, and the seconds if the call ended.
-    """
+    """Interrupt a call, look at what follows, and call it again; return the seconds until it ended."""
     call = CALLS[plan.call]
     after = plan.after
     does = textwrap.indent(call.does, "    ")
@@ -383,10 +369,10 @@ def make(plan: Plan, reader: _Script) -> float:
         left = reader.held() - before
     if left:
         wrong.append(f"left {'; '.join(sorted(left))}")
-    if not wrong:
-        _well(reader, f"{call.does}\nassert {call.works or True}")
-        return ended - sent
-    raise Broken(f"{moment}: {'; '.join(wrong)}", ended - sent)
+    if wrong:
+        raise Broken(f"{moment}: {'; '.join(wrong)}")
+    _well(reader, f"{call.does}\nassert {call.works or True}")
+    return ended - sent
 
 
 def _well(reader: _Script, code: str) -> None:
@@ -403,77 +389,32 @@ def _well(reader: _Script, code: str) -> None:
 
 
 def campaign(plans: list[Plan]) -> Iterator[tuple[Plan, float | None, str]]:
-    """Make all interrupts; yield each with its seconds and what is wrong."""
-    reader = None
-    processes = _processes_for(plans)
-    for number, (process, plan) in enumerate(processes):
-        is_last = number + 1 == len(processes) or processes[number + 1][0] != process
-        try:
-            if reader is None:
-                reader = _Notebook() if plan.where == "notebook" else _Script()
-            seconds = make(plan, reader)
-            if is_last:
-                ending = reader
-                reader = None
-                ending.close()
-            yield plan, seconds, ""
-        except Broken as error:
-            if reader is not None:
-                reader.kill()
-            reader = None
-            wrong, *seconds = error.args
-            yield plan, seconds[0] if seconds else None, wrong
-
-
-def _processes_for(plans: list[Plan]) -> list[tuple[tuple[str, str, int], Plan]]:
-    """Order the interrupts, and say which process each is made in.
-
-    A start and a stop come in turn, and each second start is in a new process, which has imported nothing.
-    """
-    count: Counter[tuple[str, str]] = Counter()
-    order = list(CALLS)
-    made = []
+    """Make all interrupts, each in a process of its own; yield it with its seconds and what is wrong."""
     for plan in plans:
-        call = CALLS[plan.call]
-        turn = count[plan.call, plan.where] if call.alone else 0
-        count[plan.call, plan.where] += 1
-        process = (call.group, plan.where, turn // 2)
-        made.append((process, turn, order.index(plan.call), plan.number, plan))
-    return [(process, plan) for process, *_, plan in sorted(made, key=lambda entry: entry[:4])]
+        reader = _Notebook() if plan.where == "notebook" else _Script()
+        try:
+            seconds = make(plan, reader)
+        except Broken as error:
+            reader.kill()
+            yield plan, None, str(error)
+        else:
+            yield plan, seconds, reader.close()
 
 
 def main() -> None:
     options = parser(__doc__, repeat=200)
     options.add_argument("--seed", type=int, default=7)
     options.add_argument("--first", type=int, metavar="K", help="the first of them (default 0)", default=0)
-    options.add_argument("--only", help="one call, or one group of calls")
     options = options.parse_args()
     plans = [Plan.draw(options.seed, options.first + number) for number in range(options.repeat)]
-    plans = [plan for plan in plans if options.only in (None, plan.call, CALLS[plan.call].group)]
     results = Results("interrupts", ours="")
-    problems = defaultdict(list)
-    figure = "from the interrupt to the end"
+    wrong = 0
     for plan, seconds, problem in campaign(plans):
-        if problem:
-            problems[plan.call].append(problem)
         print(f"{plan.number}: {'WRONG: ' if problem else ''}{problem}", flush=True)
+        wrong += bool(problem)
         if seconds is not None:
-            results.add(plan.call, {figure: seconds})
-    print("| call | interrupts | lost | otherwise wrong | median | longest | left |\n|" + "---|" * 7)
-    for call, seconds in results.seconds.get(figure, {}).items():
-        lost = [problem for problem in problems[call] if "LOST" in problem or "did not end" in problem]
-        left = {problem.partition("left ")[2] for problem in problems[call]} - {""}
-        row = [
-            f"`{call}`",
-            len(seconds) + len(lost),
-            len(lost),
-            len(problems[call]) - len(lost),
-            f"{statistics.median(seconds):.1f}",
-            f"{max(seconds):.1f}",
-            "; ".join(left) or "nothing",
-        ]
-        print(f"| {' | '.join(map(str, row))} |")
-    results.finish(sum(map(len, problems.values())) / len(plans), json=options.json)
+            results.add(plan.call, {"from the interrupt to the end": seconds})
+    results.finish(wrong / len(plans), json=options.json)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 in runs of Ray Train with and without validation, and of Tune.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ray.train import Checkpoint
 
 from benchmarks import _campaign as campaign
 from benchmarks import _campaign_runs as runs
@@ -19,27 +19,66 @@ from benchmarks import _campaign_runs as runs
 SEED = 248
 
 
-PLANS = [campaign.Plan.draw(SEED, number) for number in range(8)]  # the first one is a run of Ray Train
+def plan(**more):
+    fixed = {"seed": 0, "number": 0, "kind": "torch", "fault": "kill rank", "share": 0.5, "rank": 0}
+    return campaign.Plan(**{**fixed, "seconds": 1.0, "epochs": 3, "steps": 2, **more})
 
 
-def test_an_epoch_that_had_a_checkpoint_must_not_be_trained_again(tmp_path):
-    log = tmp_path / "log"
-    steps = [(1.0, 10, 0), (2.0, 10, 1), (3.0, 10, 2), (7.5, 11, 1), (8.0, 11, 2)]  # (time, pid, epoch)
-    log.write_text("".join(f"{time} 0 {pid} {epoch} 0\n" for time, pid, epoch in steps))
-    assert campaign._check_steps(PLANS[0], log, 0, 3.1) == 4.5
-    with pytest.raises(campaign.Broken, match="went on with epoch 1, and the checkpoint of epoch 1"):
-        campaign._check_steps(PLANS[0], log, 1, 3.1)
-
-
-def test_a_checkpoint_with_other_weights_is_seen(tmp_path):
-    runs.save(str(tmp_path), PLANS[0].epochs - 1, np.zeros((runs.WIDTH, 1)))
-    with pytest.raises(campaign.Broken, match="weights differ by"):
-        campaign._check_checkpoints(PLANS[0], [Checkpoint(str(tmp_path))], runs.RATE)
+@pytest.mark.parametrize("kept, lost", [(0, False), (1, True)])
+def test_an_epoch_that_had_a_checkpoint_must_not_be_trained_again(tmp_path, kept, lost):
+    steps = [(10, 0), (10, 1), (10, 2), (11, 1), (11, 2)]  # (pid, epoch)
+    (tmp_path / "log").write_text("".join(f"0 {pid} {epoch} 0\n" for pid, epoch in steps))
+    if lost:
+        with pytest.raises(runs.Broken, match="went on with epoch 1, and the checkpoint of epoch 1"):
+            campaign._check_steps(plan(), tmp_path / "log", kept)
+    else:
+        campaign._check_steps(plan(), tmp_path / "log", kept)
 
 
 def test_the_eight_runs_have_eight_faults():
-    faults = {plan.fault for plan in PLANS}
+    faults = {campaign.Plan.draw(SEED, number).fault for number in range(8)}
     assert len(faults) == 8 and {"kill node", "kill controller"} <= faults
+
+
+class Kept:
+    """A world in which a run has checkpoints in a folder."""
+
+    def __init__(self, folder, epochs):
+        self.folder, weights = folder, np.zeros((runs.WIDTH, 1))
+        for epoch in range(epochs):
+            weights = runs.descend(weights, epoch, 2, runs.RATE)
+            (folder / f"{epoch}").mkdir()
+            runs.save(str(folder / f"{epoch}"), epoch, weights)
+
+    def listed(self, name):
+        from ray.train import Checkpoint
+
+        class One:
+            def __init__(self, path):
+                self.checkpoint = Checkpoint(path)
+
+        return [One(str(path)) for path in sorted(self.folder.iterdir())]
+
+
+@pytest.mark.parametrize(
+    "epochs, harm, fact",
+    [
+        (3, lambda state: state, None),
+        (2, lambda state: state, "the last checkpoint is of epoch 1"),
+        (3, lambda state: {**state, "weights": [0.0] * runs.WIDTH}, "weights differ by"),
+        (3, lambda state: {**state, "epoch": 1}, "weights differ by"),
+    ],
+)
+def test_the_model_and_its_checkpoints_are_compared(tmp_path, epochs, harm, fact):
+    world = Kept(tmp_path, epochs)
+    path = Path(tmp_path, "0", "state.json")
+    path.write_text(json.dumps(harm(json.loads(path.read_text()))))
+    result = world.listed("")[-1]
+    if fact is None:
+        campaign._check_model(plan(), "", world, result)
+    else:
+        with pytest.raises(runs.Broken, match=fact):
+            campaign._check_model(plan(), "", world, result)
 
 
 @pytest.mark.fault

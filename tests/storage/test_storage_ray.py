@@ -13,7 +13,6 @@ import object_servers
 from benchmarks import faults
 from labkit.errors import LabError
 from labkit.local import cluster, storage
-from labkit.settings import Settings
 from labkit.train import TrainPanel
 
 pytestmark = [pytest.mark.slow, pytest.mark.covers("labkit/storage/", "course/datasets/"), pytest.mark.fault]
@@ -103,15 +102,15 @@ def test_a_name_that_ray_cannot_carry_is_refused_before_the_start(lab):
 
 
 @pytest.fixture
-def settings(lab, monkeypatch):
+def served(lab, monkeypatch):
     monkeypatch.setenv("LABKIT_PANEL", "none")
     with storage.start():
-        yield Settings.from_env()
+        yield
 
 
-def test_in_an_upload(settings):
-    assert "a second upload sent all" in faults.kill_in_an_upload(random.Random(1), settings)
+def test_in_an_upload(served):
+    assert "a second upload sent all" in faults.kill_in_an_upload(random.Random(1))
 
 
-def test_while_a_training_saves_checkpoints(settings):
-    assert "went on from there" in faults.kill_in_a_checkpoint(random.Random(1), settings)
+def test_while_a_training_saves_checkpoints(served):
+    assert "went on from there" in faults.kill_in_a_checkpoint(random.Random(1))
