@@ -1,11 +1,11 @@
-"""Run each library and engine of a list on two ranks; write docs/works-with.md and the list of guesses.
+"""Run each library and engine of a list on two ranks, and write docs/works-with.md.
 
     python -m benchmarks works_with                       # all rows
     python -m benchmarks works_with accelerate lightning  # some
 
 A row is a loop of about twenty lines in `_works_with/rows`, with a guess in its head that was written before
-it was run. What it saw is added to `_works_with/seen.json`; `--page` writes the page and the guesses in
-findings/README.md from that file. Install `_works_with/requirements.txt` with `pip install --no-deps -r` into
+it was run (findings/README.md lists these). What it saw is added to `_works_with/seen.json`; `--page` writes
+the page from that file. Install `_works_with/requirements.txt` with `pip install --no-deps -r` into
 an environment next to the lab's.
 The last line is ``works_with: rows=…``.
 """
@@ -27,7 +27,7 @@ SEEN = ROOT / "benchmarks" / "_works_with" / "seen.json"
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks works_with", description=__doc__)
     parser.add_argument("rows", nargs="*", help="their keys; all if there are none")
-    parser.add_argument("--page", action="store_true", help="write the page and the guesses, and run nothing")
+    parser.add_argument("--page", action="store_true", help="write the page, and run nothing")
     parser.add_argument("--json", type=Path, default=SEEN, help="the file with what was seen")
     options = parser.parse_args()
     seen = json.loads(options.json.read_text()) if options.json.exists() else {}
@@ -39,9 +39,6 @@ def main() -> None:
                 files.atomic_write(options.json, json.dumps(seen, indent=1))  # a test reads it meanwhile
     if options.page or not options.rows:
         (ROOT / "docs" / "works-with.md").write_text(page.write(table.rows(), seen), encoding="utf-8")
-        findings = ROOT / "findings" / "README.md"
-        text = page.with_guesses(findings.read_text(encoding="utf-8"), table.rows(), seen)
-        findings.write_text(text, encoding="utf-8")
     print(f"works_with: rows={len(seen)}")
 
 

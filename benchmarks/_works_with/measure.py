@@ -13,11 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy
 from ray import cloudpickle
-from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
+from ray.train import FailureConfig
 
-from benchmarks._works_with import problem, rows
+from benchmarks import _works_with
+from benchmarks._ray import trainer
+from benchmarks._works_with import problem
 from benchmarks._works_with.table import Row
 from labkit import runs
 from labkit.errors import RunFailed, RunStopped
@@ -37,7 +39,7 @@ class Measured:
 
     facts: dict[str, bool] = field(default_factory=dict)  # whether each holds
     notes: list[str] = field(default_factory=list)  # the panel's own sentences
-    error: str = ""  # the last line of what the row raised
+    error: str = ""  # what the row raised
 
 
 def measure(row: Row, storage: Path) -> Measured:
@@ -45,15 +47,14 @@ def measure(row: Row, storage: Path) -> Measured:
     seen = Measured()
     try:
         module = importlib.import_module(f"benchmarks._works_with.rows.{row.key}")
-        for shared in (rows, problem):
-            cloudpickle.register_pickle_by_value(shared)  # workers can't import a benchmark
+        cloudpickle.register_pickle_by_value(_works_with)  # workers can't import a benchmark
         own = getattr(module, "measured", None)
         if own is not None:
             seen.facts = own(storage)
         else:
             _with_torch_trainer(module, row, storage, seen)
     except Exception as error:
-        seen.error = f"{type(error).__name__}: {error}".strip().splitlines()[-1][:300]
+        seen.error = repr(error)
         traceback.print_exc()
     return seen
 
@@ -62,70 +63,58 @@ def _with_torch_trainer(module: ModuleType, row: Row, storage: Path, seen: Measu
     if hasattr(module, "write"):  # the data set, in the form that the library reads
         module.write(storage)
     rows_of = getattr(module, "ROWS_OF", problem.dealt)
-    fits = Fits(module, row.key, storage)
-    panel, ranks = fits.fit(2)
+    panel, ranks = _fit(module.loop, row.key, storage, 2)
     seen.notes = list(panel.view(panel.state, panel.state.ended_at).notes)
     seen.facts = seen_by_panel(panel, row.key, ranks, problem.Reference(2, rows_of))
     if "resumes" in row.asked:
-        _, ranks = fits.fit(3)
+        _, ranks = _fit(module.loop, row.key, storage, 3)
         aim = problem.Reference(3, rows_of).weights
         if not seen.facts["one process"]:
-            _, (aim, _) = fits.fit(3, name=f"{row.key}-at-once")
+            _, (aim, _) = _fit(module.loop, f"{row.key}-at-once", storage, 3)
         made = len(runs.latest(row.key).seconds_per_epoch)
         seen.facts["resumes"] = close(ranks[0], aim) and made == getattr(module, "EPOCHS_AFTER_RESUME", 1)
     if "stop" in row.asked:
-        seen.facts["stop"] = fits.killed_and_stopped()
+        seen.facts["stop"] = _killed_and_stopped(module.loop, f"{row.key}-stopped", storage)
 
 
-class Fits:
-    """Makes runs of one loop."""
+def _trainer(
+    loop: Callable, name: str, storage: Path, epochs: int, *, pause: float = 0.0, failures: int = 0
+) -> Any:
+    config = {"epochs": epochs, "pause": pause, "folder": str(storage)}
+    failure_config = FailureConfig(max_failures=failures)
+    return trainer(loop, config, str(storage), name=name, failure_config=failure_config)
 
-    def __init__(self, module: ModuleType, name: str, storage: Path) -> None:
-        self._module, self._name, self._storage = module, name, storage
 
-    def trainer(self, epochs: int, name: str, *, pause: float = 0.0, failures: int = 0) -> Any:
-        return TorchTrainer(
-            self._module.loop,
-            train_loop_config={"epochs": epochs, "pause": pause, "folder": str(self._storage)},
-            scaling_config=ScalingConfig(num_workers=2),
-            run_config=RunConfig(
-                name=name,
-                storage_path=str(self._storage),
-                failure_config=FailureConfig(max_failures=failures),
-            ),
-        )
+def _fit(loop: Callable, name: str, storage: Path, epochs: int) -> tuple[TrainPanel, list[list[float]]]:
+    """A run to its end: its panel, and the weights of both ranks."""
+    panel = TrainPanel(name, reporter=NullReporter())
+    return panel, panel.fit(_trainer(loop, name, storage, epochs)).return_value
 
-    def fit(self, epochs: int, name: str = "") -> tuple[TrainPanel, list[list[float]]]:
-        """A run to its end: its panel, and the weights of both ranks."""
-        panel = TrainPanel(name or self._name, reporter=NullReporter())
-        result = panel.fit(self.trainer(epochs, name or self._name))
-        return panel, result.return_value
 
-    def killed_and_stopped(self) -> bool:
-        """Kill rank 1 of a long run, wait until it trains again, and stop it."""
-        name = f"{self._name}-stopped"
-        panel = TrainPanel(name, reporter=NullReporter())
+def _killed_and_stopped(loop: Callable, name: str, storage: Path) -> bool:
+    """Kill rank 1 of a long run, wait until it trains again, and stop it."""
+    panel = TrainPanel(name, reporter=NullReporter())
 
-        def trains() -> bool:
-            workers = panel.state.workers
-            return len(workers) == 2 and all(worker.made for worker in workers.values())
+    def trains() -> bool:
+        workers = panel.state.workers
+        return len(workers) == 2 and all(worker.made for worker in workers.values())
 
-        def act() -> None:
-            if until(trains):
-                first = panel.state.workers[1].pid
-                os.kill(first, signal.SIGKILL)
-                until(lambda: trains() and panel.state.workers[1].pid != first)
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    def act() -> None:
+        if until(trains):
+            first = panel.state.workers[1].pid
+            os.kill(first, signal.SIGKILL)
+            until(lambda: trains() and panel.state.workers[1].pid != first)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-        threading.Thread(target=act, daemon=True).start()
-        try:
-            panel.fit(self.trainer(_FOREVER, name, pause=_PAUSE, failures=1))
-        except RunStopped:
-            failures = panel.state.failures
-            return len(failures) == 1 and failures[0].rank == 1 and panel.state.recovered
-        except RunFailed:
-            traceback.print_exc()
-        return False
+    threading.Thread(target=act, daemon=True).start()
+    try:
+        panel.fit(_trainer(loop, name, storage, _FOREVER, pause=_PAUSE, failures=1))
+    except RunStopped:
+        failures = panel.state.failures
+        return len(failures) == 1 and failures[0].rank == 1 and panel.state.recovered
+    except RunFailed:
+        traceback.print_exc()
+    return False
 
 
 def seen_by_panel(
@@ -159,13 +148,9 @@ def seen_by_panel(
     }
 
 
-def close(*lists: list[float]) -> bool:
-    """Whether lists of numbers are equal, up to the order of sums."""
-    first, *others = lists
-    return all(
-        len(first) == len(other) and all(abs(a - b) < _CLOSE for a, b in zip(first, other, strict=True))
-        for other in others
-    )
+def close(first: list[float], second: list[float]) -> bool:
+    """Whether two lists of numbers are equal, up to the order of sums."""
+    return len(first) == len(second) and numpy.allclose(first, second, rtol=0, atol=_CLOSE)
 
 
 def until(condition: Callable[[], bool]) -> bool:

@@ -50,12 +50,12 @@ def measured(
     aim, losses = in_one_process(2)
     seen = {
         "one model": close(*ranks),
-        "one process": close(ranks[0], numpy.ravel(aim).tolist()),
+        "one process": close(ranks[0], numpy.ravel(aim)),
         "epochs": record.epochs == 2 and [entry.get("epoch") for entry in record.history] == [0, 1],
         "loss": close([entry.get("loss", -1.0) for entry in record.history], losses),
     }
     ranks = fit(3)
     aim, _ = in_one_process(3)
-    is_right = close(ranks[0], numpy.ravel(aim).tolist()) if seen["one process"] else close(*ranks)
+    is_right = close(ranks[0], numpy.ravel(aim)) if seen["one process"] else close(*ranks)
     seen["resumes"] = is_right and runs.latest(name).epochs == 1
     return seen

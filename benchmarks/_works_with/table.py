@@ -1,4 +1,4 @@
-"""The rows, what was guessed of them, and the page with what was seen."""
+"""The rows, and what is asked of them."""
 
 import ast
 import re
@@ -31,8 +31,6 @@ class Row:
     name: str
     group: str
     asked: tuple[str, ...]  # the facts that make sense here
-    guessed: frozenset[str]  # those that were expected to hold, before the first run
-    missed: frozenset[str] = frozenset()  # guesses that missed before the row was corrected
     packages: tuple[str, ...] = ()  # whose versions matter
     line: str = ""  # what has to be written
     note: str = ""
@@ -60,15 +58,11 @@ def read(path: Path) -> Row:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     name, _, rest = text.partition("\n")
     fields = {key.lower(): " ".join(value.split()) for key, value in _FIELD.findall(rest)}
-    of_trainers = tuple(fact for fact in FACTS if fact not in ("trials", "best"))
-    asked = _listed(fields.get("asked", "all"), of_trainers)
     return Row(
         key=path.stem,
         name=name.rstrip("."),
         group=fields["group"],
-        asked=asked,
-        guessed=frozenset(_listed(fields["guess"], asked)),
-        missed=frozenset(_listed(fields.get("missed", "none"), asked)),
+        asked=_asked(fields.get("asked", "all")),
         packages=tuple(re.split(r",\s*", fields["packages"])),
         line=fields.get("line", ""),
         note=fields.get("note", ""),
@@ -78,12 +72,10 @@ def read(path: Path) -> Row:
 _FIELD = re.compile(r"^(\w+): (.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 
 
-def _listed(text: str, of: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the facts that a field names: `all`, `none`, `all but a, b` or `a, b`."""
-    if text == "none":
-        return ()
-    names = re.split(r",\s*", text.removeprefix("all but ")) if text != "all" else []
+def _asked(text: str) -> tuple[str, ...]:
+    """Return the facts that a field names: `a, b`, or of those of trainers `all` or `all but a, b`."""
+    names = re.split(r",\s*", text.removeprefix("all but "))
+    if text.startswith("all"):
+        names = [fact for fact in FACTS if fact not in (*names, "trials", "best")]
     assert set(names) <= set(FACTS), f"{names} are not all facts"
-    if text == "all" or text.startswith("all but "):
-        return tuple(fact for fact in of if fact not in names)
     return tuple(fact for fact in FACTS if fact in names)

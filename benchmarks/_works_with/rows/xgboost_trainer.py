@@ -9,7 +9,6 @@ Note: A round is what the panel calls an epoch. The row gives `RayTrainReportCal
     `checkpoint_at_end=False`: without it, a resumed run reports its last round twice.
 """
 
-import numpy
 import ray.train
 import xgboost
 from ray.train.xgboost import RayTrainReportCallback, XGBoostTrainer
@@ -44,7 +43,7 @@ def in_one_process(rounds):
     model = xgboost.train(
         OPTIONS, train, rounds, evals=[(train, "train")], evals_result=seen, verbose_eval=False
     )
-    return numpy.asarray(model.predict(train)), seen["train"]["rmse"]
+    return model.predict(train), seen["train"]["rmse"]
 
 
 def measured(storage):
