@@ -131,10 +131,6 @@ class World:
                 return faults.Fault("kill the kernel", _kill_this_process)
         return faults.kill_controller()  # also before `_damage`
 
-    def listed(self, name: str) -> list[Any]:
-        """List the checkpoints that Ray lists for a run of Ray Train, as the store has them."""
-        return runs.listed(name, self.store)
-
     def held(self) -> set[str]:
         """The ports on which this process listens, and the temporary folders of all processes."""
         return _left.ports() | _left.folders(Path(tempfile.gettempdir()))
@@ -250,7 +246,7 @@ def _begin_and_kill(plan: Plan, name: str) -> float:
 
 def _damage(plan: Plan, name: str, world: World) -> None:
     """Cut the newest checkpoint in half: nothing may go on from it. Then put it back."""
-    checkpoints = world.listed(name)
+    checkpoints = runs.listed(name, world.store)
     if not checkpoints:
         return
     path = f"{checkpoints[-1].checkpoint.path}/state.json"
@@ -276,7 +272,7 @@ def make(plan: Plan, world: World) -> None:
     result = None
     if plan.fault == "kill kernel":
         made_at = _begin_and_kill(plan, name)
-        checkpoints = world.listed(name) if plan.kind != "tune" else []
+        checkpoints = runs.listed(name, world.store)
         kept = max((checkpoint.metrics["epoch"] for checkpoint in checkpoints), default=-1)
     else:
         fault = world.fault(plan)
@@ -297,7 +293,7 @@ def make(plan: Plan, world: World) -> None:
             raise Broken(f"the run did not go on: {result}")
     if made_at:
         _check_steps(plan, world.home / "steps" / name, kept)
-    _check_model(plan, name, world, result)
+    _check_model(plan, result, runs.listed(name, world.store))
     texts += [path.read_text() for path in (world.home / "runs" / name).rglob("*.json")]
     if any(secret in text for secret in world.secrets for text in texts):
         raise Broken("a secret is in the card, the error or the record of the run")
@@ -353,15 +349,14 @@ def _check_steps(plan: Plan, log: Path, kept: int) -> None:
             raise Broken(f"{step.key} {fact}")
 
 
-def _check_model(plan: Plan, name: str, world: World, result: Any) -> None:
-    """Check that the result equals an undisturbed run's, and so do all checkpoints."""
+def _check_model(plan: Plan, result: Any, listed: list[Any]) -> None:
+    """Check that the result equals an undisturbed run's, and so do all checkpoints that Ray lists."""
     if plan.kind == "tune":
         if (len(result), result.num_errors) != (runs.TRIALS, 0):
             raise Broken(f"{len(result)} trials, {result.num_errors} of them with errors")
         for trial in result:
             _check_checkpoints(plan, [trial.checkpoint], trial.config["rate"])
         return
-    listed = world.listed(name)
     checkpoints = [reported.checkpoint for reported in listed]
     epochs = _check_checkpoints(plan, [*checkpoints, result.checkpoint], runs.RATE)[:-1]
     if epochs != list(range(1, plan.epochs + 1)):

@@ -17,8 +17,8 @@ def digits(n: int) -> datasets.Dataset:
     return datasets.Dataset(data.images ^ noise, data.labels, "noisy digits", "train", data.classes)
 
 
-def upload(data: datasets.Dataset, store: Any, path: str) -> None:
-    """Send each image as a PNG object ``PATH/LABEL/ROW.png``; the first part of the path is a bucket."""
+def upload(data: datasets.Dataset, store: Any, path: str) -> list[str]:
+    """Send each image as a PNG object ``PATH/LABEL/ROW.png``, and return these; PATH begins with a bucket."""
     from PIL import Image
 
     store.bucket(path.partition("/")[0])
@@ -28,3 +28,4 @@ def upload(data: datasets.Dataset, store: Any, path: str) -> None:
         Image.fromarray(image).save(file, "PNG")
         objects[f"{path}/{label}/{row:05}.png"] = file.getvalue()
     store.files.pipe(objects)
+    return sorted(objects)

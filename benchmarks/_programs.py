@@ -65,6 +65,11 @@ def run(command: list[str], environment: Mapping[str, str] | None = None) -> lis
     return [json.loads(line.removeprefix(_SEEN)) for line in lines]
 
 
+def run_in_torchrun(code: str, *arguments: str, environment: Mapping[str, str] | None = None) -> list[Any]:
+    """Run code in two processes of torchrun, and return what `run` does."""
+    return run([*TORCHRUN, "--no-python", sys.executable, "-c", code, *arguments], environment)
+
+
 def show(measured: Any) -> None:
     """Print what a program measured, for `run`."""
     print(f"{_SEEN}{json.dumps(measured)}", flush=True)

@@ -156,7 +156,7 @@ class _Script:
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="lk"))
-        self._output = queue.SimpleQueue()  # ("text", what is printed), ("end", error or None)
+        self._output = queue.SimpleQueue()
         temporary = self.home / "tmp"
         temporary.mkdir()
         variables = {"LABKIT_HOME": str(self.home), "LABKIT_SMALL": "1", "TMPDIR": str(temporary)}
@@ -183,7 +183,7 @@ class _Script:
                 due = math.inf
                 limit = now + _HUNG
             with contextlib.suppress(queue.Empty):
-                event, text = self._output.get(timeout=max(min(due, limit) - now, 0.001))
+                event, text = self._next(max(min(due, limit) - now, 0.001))
                 if event == "end":
                     return printed, text, sent
                 printed += text
@@ -247,6 +247,10 @@ class _Script:
     def _send(self, code: str) -> None:
         print(json.dumps(code), file=self._process.stdin, flush=True)
 
+    def _next(self, timeout: float) -> tuple[str, str | None]:
+        """Return ("text", what is printed) or ("end", error or None); queue.Empty after `timeout` seconds."""
+        return self._output.get(timeout=timeout)
+
     def _interrupt(self) -> None:
         os.killpg(self.pid, signal.SIGINT)
 
@@ -265,59 +269,42 @@ class _Notebook(_Script):
         return self._pid
 
     def kill(self) -> None:
-        self._leave()
+        self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)
         self._clear()
 
     def _open(self, environment: dict[str, str]) -> None:
         from jupyter_client.manager import KernelManager
 
-        self._cell = ""
         self._manager = KernelManager(kernel_name="python3")
-        self._sending = threading.Lock()  # on a busy machine a cell can end before its id is noted
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._manager.start_kernel(cwd=str(_ROOT), env=environment, **quiet)
         self._pid = self._manager.provisioner.process.pid
         self._client = self._manager.client()
         self._client.start_channels()
         self._client.wait_for_ready(timeout=_PATIENT)
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-
-    def _listen(self) -> None:
-        error: str | None = None
-        while self._cell is not None:
-            try:
-                message = self._client.get_iopub_msg(timeout=0.2)
-            except queue.Empty:
-                continue
-            kind = message["msg_type"]
-            content = message["content"]
-            with self._sending:
-                if message["parent_header"].get("msg_id") != self._cell:
-                    continue
-            if kind == "stream":
-                self._output.put(("text", content["text"]))
-            elif kind == "error":
-                error = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(content["traceback"]))
-            elif kind == "status" and content["execution_state"] == "idle":
-                self._output.put(("end", error))
-                error = None
 
     def _send(self, code: str) -> None:
-        with self._sending:
-            self._cell = self._client.execute(code)
+        self._error = None
+        self._cell = self._client.execute(code)
+
+    def _next(self, timeout: float) -> tuple[str, str | None]:
+        message = self._client.get_iopub_msg(timeout=timeout)
+        content = message["content"]
+        if message["parent_header"].get("msg_id") == self._cell:
+            if message["msg_type"] == "stream":
+                return "text", content["text"]
+            if message["msg_type"] == "error":
+                self._error = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(content["traceback"]))
+            if content.get("execution_state") == "idle":
+                return "end", self._error
+        return "text", ""
 
     def _interrupt(self) -> None:
         self._manager.interrupt_kernel()
 
-    def _leave(self) -> None:
-        self._cell = None
-        self._listener.join()
-        self._client.stop_channels()
-
     def _ends(self) -> bool:
-        self._leave()
+        self._client.stop_channels()
         self._manager.shutdown_kernel()
         return not psutil.pid_exists(self.pid)
 

@@ -83,13 +83,11 @@ def seen(code: str, folder: Path, environment: dict[str, str]) -> dict[str, floa
     return figures
 
 
-def torchrun(folder: Path, environment: dict[str, str]) -> float:
-    """Return the seconds of torchrun with two processes that do one all-reduce."""
-    script = folder / "all_reduce.py"
-    script.write_text(_ALL_REDUCE)
+def torchrun(environment: dict[str, str]) -> dict[str, float]:
+    """Measure torchrun with two processes that do one all-reduce."""
     began = time.time()
-    _programs.run([*_programs.TORCHRUN, str(script)], environment)
-    return time.time() - began
+    _programs.run_in_torchrun(_ALL_REDUCE, environment=environment)
+    return {f"{WHOLE}, first run": time.time() - began}
 
 
 def main() -> None:
@@ -105,7 +103,7 @@ def main() -> None:
             "lab": lambda: seen(lab, home, ours),
             "stock Ray": lambda: seen(stock, home, theirs),
             "lab, LABKIT_PRELOAD=0": lambda: seen(lab, home, {**ours, "LABKIT_PRELOAD": "0"}),
-            "torchrun": lambda: {f"{WHOLE}, first run": torchrun(home, ours)},
+            "torchrun": lambda: torchrun(ours),
         }
         measure(ways, results, options.repeat)
     results.finish(results.ratio(f"{WHOLE}, first run", "stock Ray"), json=options.json)

@@ -17,7 +17,6 @@ those of all epochs, from asking for the first batch of the first one to the end
 """
 
 import io
-import itertools
 import json
 import os
 import sys
@@ -113,22 +112,19 @@ def in_ray(shuffled: bool, names: list[str], files: Any, away: float, epochs: in
 
 
 class Images:
-    """A map-style data set of the store's objects; each process that reads has a client of its own."""
+    """A map-style data set of the store's objects."""
 
     def __init__(self, names: list[str], client: dict[str, str], away: float) -> None:
+        from pyarrow.fs import S3FileSystem
+
         self._names = names
-        self._client = client
+        self._files = S3FileSystem(**client)
         self._away = away
-        self._files = None
 
     def __len__(self) -> int:
         return len(self._names)
 
     def __getitem__(self, row: int) -> tuple[Any, int]:
-        from pyarrow.fs import S3FileSystem
-
-        if self._files is None:
-            self._files = S3FileSystem(**self._client)
         return image_of(self._files, self._names[row], self._away)
 
 
@@ -157,22 +153,14 @@ def torchrun() -> None:
     dist.destroy_process_group()
 
 
-_PROGRAM = """
-from benchmarks import streams
-if __name__ == "__main__":
-    streams.torchrun()
-"""
-
-
 def in_torchrun(**config: Any) -> dict[str, float]:
     """Measure a run of two processes in torchrun."""
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder, "program.py")
-        program.write_text(_PROGRAM)
         file = Path(folder, "config.json")
         file.touch(mode=0o600)  # it has the store's keys
         file.write_text(json.dumps(config))
-        (seconds,) = _programs.run([*_programs.TORCHRUN, str(program), str(file)])
+        code = "from benchmarks import streams; streams.torchrun()"
+        (seconds,) = _programs.run_in_torchrun(code, str(file))
     return {"all epochs": seconds}
 
 
@@ -184,15 +172,12 @@ def main() -> None:
     os.environ["LABKIT_PANEL"] = "none"
     results = Results("streams", ours="shuffled")
     with cluster.start(), storage.start() as store:
-        from pyarrow.fs import FileSelector, S3FileSystem
+        from pyarrow.fs import S3FileSystem
 
-        path = f"benchmarks/streams-{options.rows}"
-        upload(digits(options.rows), store, path)
+        names = upload(digits(options.rows), store, f"benchmarks/streams-{options.rows}")
         access_key, secret_key = store.read_keys()
         client = {"endpoint_override": store.endpoint, "access_key": access_key, "secret_key": secret_key}
         files = S3FileSystem(**client)
-        listed = files.get_file_info(FileSelector(path, recursive=True))
-        names = sorted(file.path for file in listed if file.is_file)
         step = WORKERS * _BATCH
         names = names[: len(names) // step * step]
         away = options.away / 1000
@@ -205,8 +190,6 @@ def main() -> None:
         }
         in_ray(True, names[:256], files, away, 1)  # the first run starts processes that the others find
         measure(ways, results, options.repeat)
-    for way in itertools.islice(ways, 1, None):
-        print(f"rows/s of the shuffled stream over {way}: {1 / results.ratio('all epochs', way):.2f}")
     rows = len(names) * options.epochs
     results.finish(results.ratio("all epochs", "torchrun"), json=options.json, rows=rows)
 

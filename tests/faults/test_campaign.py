@@ -8,10 +8,12 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ray.train import Checkpoint
 
 from benchmarks import _campaign as campaign
 from benchmarks import _campaign_runs as runs
@@ -40,24 +42,19 @@ def test_the_eight_runs_have_eight_faults():
     assert len(faults) == 8 and {"kill node", "kill controller"} <= faults
 
 
-class Kept:
-    """A world in which a run has checkpoints in a folder."""
+@dataclass
+class Reported:
+    checkpoint: Checkpoint
 
-    def __init__(self, folder, epochs):
-        self.folder, weights = folder, np.zeros((runs.WIDTH, 1))
-        for epoch in range(epochs):
-            weights = runs.descend(weights, epoch, 2, runs.RATE)
-            (folder / f"{epoch}").mkdir()
-            runs.save(str(folder / f"{epoch}"), epoch, weights)
 
-    def listed(self, name):
-        from ray.train import Checkpoint
-
-        class One:
-            def __init__(self, path):
-                self.checkpoint = Checkpoint(path)
-
-        return [One(str(path)) for path in sorted(self.folder.iterdir())]
+def checkpoints_of(folder, epochs):
+    """Save a checkpoint of each epoch in a folder, and list them as Ray does."""
+    weights = np.zeros((runs.WIDTH, 1))
+    for epoch in range(epochs):
+        weights = runs.descend(weights, epoch, 2, runs.RATE)
+        (folder / f"{epoch}").mkdir()
+        runs.save(str(folder / f"{epoch}"), epoch, weights)
+        yield Reported(Checkpoint(str(folder / f"{epoch}")))
 
 
 @pytest.mark.parametrize(
@@ -70,15 +67,14 @@ class Kept:
     ],
 )
 def test_the_model_and_its_checkpoints_are_compared(tmp_path, epochs, harm, fact):
-    world = Kept(tmp_path, epochs)
+    listed = list(checkpoints_of(tmp_path, epochs))
     path = Path(tmp_path, "0", "state.json")
     path.write_text(json.dumps(harm(json.loads(path.read_text()))))
-    result = world.listed("")[-1]
     if fact is None:
-        campaign._check_model(plan(), "", world, result)
+        campaign._check_model(plan(), listed[-1], listed)
     else:
         with pytest.raises(runs.Broken, match=fact):
-            campaign._check_model(plan(), "", world, result)
+            campaign._check_model(plan(), listed[-1], listed)
 
 
 @pytest.mark.fault
