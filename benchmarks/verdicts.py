@@ -129,15 +129,15 @@ def network(name: str) -> Any:
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 10))
     if name == "vit":
         return vision_transformer()
-    convolutions = (
+    return nn.Sequential(
         nn.Conv2d(1, 8, 3),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Conv2d(8, 16, 3),
         nn.ReLU(),
         nn.Flatten(),
+        nn.Linear(16 * 11 * 11, 10),
     )
-    return nn.Sequential(*convolutions, nn.Linear(16 * 11 * 11, 10))
 
 
 def vision_transformer() -> Any:
@@ -177,9 +177,7 @@ def train_loop(config: dict[str, Any]) -> None:
     exchange = contextlib.nullcontext if fault != WITHOUT["tiny batches"] else model.no_sync
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     kept = []
-    busy = contextlib.ExitStack()
-    if fault == "slow rank, busy core" and is_slow:
-        busy.enter_context(busy_core())
+    busy = busy_core() if fault == "slow rank, busy core" and is_slow else contextlib.nullcontext()
     began = made = 0
     with busy:
         for epoch in range(EPOCHS):
@@ -267,7 +265,6 @@ def judge(case: Case, record: RunRecord) -> dict[str, Any]:
         "right": right,
         "rank": None if not (of_rank and right) else first["rank"] == case.rank,
         "without": first["without"] if first and right else None,
-        "epoch": said["seconds_per_epoch"],
         "sentence": said["sentence"],
     }
 
@@ -300,25 +297,15 @@ def compare(rows: list[dict[str, Any]]) -> str:
     return f"predictions: {near} of {len(predicted)} within 15 %, {within} within their band"
 
 
-def measured(case: Case, kept: Path | None) -> dict[str, Any]:
-    """Make the run of a case, and those without its fault, unless the file `kept` has both."""
-    if kept is not None and kept.exists():
-        found = json.loads(kept.read_text())
-        row = judge(case, RunRecord.from_json(json.dumps(found["record"])))
-        return row | {"healthy_epoch": found["healthy_epoch"]}
-    healthy_epoch = None
+def measure(case: Case) -> dict[str, Any]:
+    """Make the run of a case, and those without its fault; return what is kept of them."""
     if case.name in TAKES_NO_TIME:
-        record = run(case)
-    else:
-        before = run(case, fault=False)
-        record = run(case)
-        after = run(case, fault=False)
-        healthy_epoch = mean([seconds_per_epoch(before), seconds_per_epoch(after)])
-    row = judge(case, record) | {"healthy_epoch": healthy_epoch}
-    if kept is not None:
-        found = {"record": json.loads(record.to_json()), "healthy_epoch": healthy_epoch}
-        kept.write_text(json.dumps(found))
-    return row
+        return {"record": json.loads(run(case).to_json()), "healthy_epoch": None}
+    before = run(case, fault=False)
+    record = run(case)
+    after = run(case, fault=False)
+    healthy_epoch = mean([seconds_per_epoch(before), seconds_per_epoch(after)])
+    return {"record": json.loads(record.to_json()), "healthy_epoch": healthy_epoch}
 
 
 def main() -> None:
@@ -329,14 +316,18 @@ def main() -> None:
     options = options.parse_args()
     os.environ["LABKIT_PANEL"] = "none"
     rows, results = [], Results("verdicts", ours="verdict")
-    if options.keep:
-        options.keep.mkdir(parents=True, exist_ok=True)
+    folder = options.keep or Path(tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
     with cluster.start(cpus_per_node=4):
         for number, case in enumerate(cases(options.repeat, options.seed)):
             if case.name not in options.only:
                 continue
-            kept = options.keep / f"{options.seed}-{number:03}.json" if options.keep else None
-            row = measured(case, kept)
+            file = folder / f"{options.seed}-{number:03}.json"
+            if not file.exists():
+                file.write_text(json.dumps(measure(case)))
+            kept = json.loads(file.read_text())
+            row = judge(case, RunRecord.from_json(json.dumps(kept["record"])))
+            row["healthy_epoch"] = kept["healthy_epoch"]
             rows.append(row)
             print(f"{'right' if row['right'] else 'WRONG'}  {case}: {row['sentence']}", flush=True)
             if row["healthy_epoch"]:
