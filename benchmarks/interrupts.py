@@ -217,10 +217,6 @@ class _Script:
         self._clear()
         return f"left by its process: {'; '.join(left)}" if left else ""
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def kill(self) -> None:
         self._process.kill()
         self._clear()
@@ -235,6 +231,7 @@ class _Script:
         self._process = subprocess.Popen(
             command, **pipes, text=True, cwd=_ROOT, env=environment, start_new_session=True
         )
+        self.pid = self._process.pid
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -264,10 +261,6 @@ class _Script:
 class _Notebook(_Script):
     """A kernel, as JupyterLab drives it."""
 
-    @property
-    def pid(self) -> int:
-        return self._pid
-
     def kill(self) -> None:
         self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)
@@ -279,7 +272,7 @@ class _Notebook(_Script):
         self._manager = KernelManager(kernel_name="python3")
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._manager.start_kernel(cwd=str(_ROOT), env=environment, **quiet)
-        self._pid = self._manager.provisioner.process.pid
+        self.pid = self._manager.provisioner.process.pid
         self._client = self._manager.client()
         self._client.start_channels()
         self._client.wait_for_ready(timeout=_PATIENT)
