@@ -48,7 +48,7 @@ def kill_in_an_upload(rng: random.Random) -> str:
     wait_for = rng.randrange(1, len(images))
     # The moment is a number of objects, and a little more, in which nothing else is sent: so the kill is
     # always in the middle, however busy the machine is.
-    killer = _Killer(lambda: len(committed) >= wait_for, rng.uniform(0, 0.005))
+    killer = _kill_when(lambda: len(committed) >= wait_for, rng.uniform(0, 0.005))
 
     def pause() -> None:
         if len(committed) >= wait_for:
@@ -58,7 +58,6 @@ def kill_in_an_upload(rng: random.Random) -> str:
         try:
             _upload(images, store, prefix)
         except LabError as error:
-            raised_at = time.monotonic()
             _require_the_store(error, store)
         else:  # those that were on their way may have been the last ones
             if len(committed) < len(images):
@@ -73,7 +72,7 @@ def kill_in_an_upload(rng: random.Random) -> str:
         raise Broken("after the second upload not everything is there")
     store.files.rm(path, recursive=True)
     return (
-        f"killed after {wait_for} of {len(images)} objects, raised {raised_at - killer.at:.1f} s later;"
+        f"killed after {wait_for} of {len(images)} objects;"
         f" the {len(committed)} that were committed were there, and a second upload sent all"
     )
 
@@ -86,12 +85,11 @@ def kill_in_a_checkpoint(rng: random.Random) -> str:
     # An epoch lasts 0.2 s and the upload some tenths more, so a moment within a second hits all there is.
     panel, fit = runs.train(name, config | {"epochs": 1000}, store, failures=0, size=_CHECKPOINT)
     wait_for = rng.randrange(4)
-    killer = _Killer(lambda: len(panel.state.checkpoints) >= wait_for, rng.uniform(0, 1.0))
+    killer = _kill_when(lambda: len(panel.state.checkpoints) >= wait_for, rng.uniform(0, 1.0))
     try:
         with panel:
             fit()
     except LabError as error:
-        raised_at = time.monotonic()
         _require_the_store(error, store)
     else:
         raise Broken("the training went on without its store")
@@ -109,7 +107,7 @@ def kill_in_a_checkpoint(rng: random.Random) -> str:
         raise Broken(f"it should go on with epoch {newest + 1}, and did so with {result.metrics['first']}")
     store.files.rm(store.storage_path("campaign", name), recursive=True)
     return (
-        f"killed after {len(reported)} checkpoints, raised {raised_at - killer.at:.1f} s later;"
+        f"killed after {len(reported)} checkpoints;"
         f" newest whole one: epoch {newest}; went on from there to epoch {epochs - 1}"
     )
 
@@ -117,24 +115,19 @@ def kill_in_a_checkpoint(rng: random.Random) -> str:
 # -- what is looked at ------------------------------------------------------------------------------
 
 
-class _Killer(threading.Thread):
-    """Kills the object server some seconds after a condition has come true."""
+def _kill_when(ready: Callable[[], bool], after: float) -> threading.Thread:
+    """Kill the object server some seconds after a condition has come true; return the thread that does it."""
+    (server,) = Lab(Settings.from_env().home).running(family.STORE)
 
-    def __init__(self, ready: Callable[[], bool], after: float) -> None:
-        super().__init__(daemon=True)
-        self._ready = ready
-        self._after = after
-        self.at = 0.0
-        (server,) = Lab(Settings.from_env().home).running(family.STORE)
-        self._pid = server.pid
-        self.start()
-
-    def run(self) -> None:
-        while not self._ready():
+    def kill() -> None:
+        while not ready():
             time.sleep(0.001)
-        time.sleep(self._after)
-        self.at = time.monotonic()
-        os.kill(self._pid, signal.SIGKILL)
+        time.sleep(after)
+        os.kill(server.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    return killer
 
 
 def _upload(images: datasets.Dataset, store: storage.Store, prefix: str) -> str:
