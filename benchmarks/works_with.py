@@ -48,14 +48,12 @@ def run(row: table.Row) -> dict:
 
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="works") as folder:
-        measured = measure(row, Path(folder))
+        seen = measure(row, Path(folder))
     seconds = time.monotonic() - began
-    print(f"\n{row.key}: {measured.facts} {seconds:.0f} s")
-    print(*measured.notes, sep="\n  ", flush=True)
-    return {
-        "facts": {fact: measured.facts.get(fact, False) for fact in row.asked},
-        "notes": measured.notes,
-        "error": measured.error,
+    print(f"\n{row.key}: {seen['facts']} {seconds:.0f} s")
+    print(*seen["notes"], sep="\n  ", flush=True)
+    seen["facts"] = {fact: seen["facts"].get(fact, False) for fact in row.asked}
+    return seen | {
         "seconds": round(seconds, 1),
         "versions": page.versions(row.packages),
         "stack": page.stack(),

@@ -8,7 +8,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,48 +32,39 @@ _FOREVER = 100_000  # epochs of the run that is stopped
 _PAUSE = 0.05  # seconds a step of it
 
 
-@dataclass
-class Measured:
-    """What was seen of a row."""
-
-    facts: dict[str, bool] = field(default_factory=dict)  # whether each holds
-    notes: list[str] = field(default_factory=list)  # the panel's own sentences
-    error: str = ""  # what the row raised
-
-
-def measure(row: Row, storage: Path) -> Measured:
-    """Run the row; an error of it is what was seen, too."""
-    seen = Measured()
+def measure(row: Row, storage: Path) -> dict[str, Any]:
+    """Run the row; return whether each fact holds, the panel's own sentences, and what the row raised."""
+    seen = {"facts": {}, "notes": [], "error": ""}
     try:
         module = importlib.import_module(f"benchmarks._works_with.rows.{row.key}")
         cloudpickle.register_pickle_by_value(_works_with)  # workers can't import a benchmark
-        own = getattr(module, "measured", None)
-        if own is not None:
-            seen.facts = own(storage)
+        if hasattr(module, "measured"):
+            seen["facts"] = module.measured(storage)
         else:
-            _with_torch_trainer(module, row, storage, seen)
+            seen["facts"], seen["notes"] = _with_torch_trainer(module, row, storage)
     except Exception as error:
-        seen.error = repr(error)
+        seen["error"] = repr(error)
         traceback.print_exc()
     return seen
 
 
-def _with_torch_trainer(module: ModuleType, row: Row, storage: Path, seen: Measured) -> None:
+def _with_torch_trainer(module: ModuleType, row: Row, storage: Path) -> tuple[dict[str, bool], list[str]]:
     if hasattr(module, "write"):  # the data set, in the form that the library reads
         module.write(storage)
     rows_of = getattr(module, "ROWS_OF", problem.dealt)
     panel, ranks = _fit(module.loop, row.key, storage, 2)
-    seen.notes = list(panel.view(panel.state, panel.state.ended_at).notes)
-    seen.facts = seen_by_panel(panel, row.key, ranks, problem.Reference(2, rows_of))
+    notes = list(panel.view(panel.state, panel.state.ended_at).notes)
+    facts = seen_by_panel(panel, row.key, ranks, problem.Reference(2, rows_of))
     if "resumes" in row.asked:
         _, ranks = _fit(module.loop, row.key, storage, 3)
         aim = problem.Reference(3, rows_of).weights
-        if not seen.facts["one process"]:
+        if not facts["one process"]:
             _, (aim, _) = _fit(module.loop, f"{row.key}-at-once", storage, 3)
         made = len(runs.latest(row.key).seconds_per_epoch)
-        seen.facts["resumes"] = close(ranks[0], aim) and made == getattr(module, "EPOCHS_AFTER_RESUME", 1)
+        facts["resumes"] = close(ranks[0], aim) and made == getattr(module, "EPOCHS_AFTER_RESUME", 1)
     if "stop" in row.asked:
-        seen.facts["stop"] = _killed_and_stopped(module.loop, f"{row.key}-stopped", storage)
+        facts["stop"] = _killed_and_stopped(module.loop, f"{row.key}-stopped", storage)
+    return facts, notes
 
 
 def _trainer(
@@ -126,13 +116,15 @@ def seen_by_panel(
         reports: whether the loop reports a loss per epoch; a loop in TorchDistributor may not.
     """
     same = close(ranks[0], expected.weights)  # else it had other batches, and losses only match each other
-    workers, record = list(panel.state.workers.values()), runs.latest(name)
+    workers = panel.state.workers.values()
+    record = runs.latest(name)
     epochs = len(expected.last)
     rows = problem.ROWS // 2 * epochs
+    steps = problem.STEPS * epochs
     numbers = [entry.get("epoch") for entry in record.history]
     reported = [entry.get("loss", math.nan) for entry in record.history]
     followed = [metrics["loss"] for _, metrics in panel.state.curve if "loss" in metrics][-1:]
-    loss = bool(followed) and close(followed, expected.last[-1:] if same else reported[-1:])
+    loss = close(followed, expected.last[-1:] if same else reported[-1:])
     if reports and same:
         loss = loss and any(
             close(reported, losses) for losses in (expected.last, expected.mean, expected.own)
@@ -140,8 +132,8 @@ def seen_by_panel(
     return {
         "one model": close(*ranks),
         "one process": same,
-        "rows": len(workers) == 2 and all(worker.counted and worker.rows == rows for worker in workers),
-        "steps": len(workers) == 2 and all(worker.made == problem.STEPS * epochs for worker in workers),
+        "rows": [worker.rows for worker in workers if worker.counted] == [rows, rows],
+        "steps": [worker.made for worker in workers] == [steps, steps],
         "epochs": record.epochs == len(record.seconds_per_epoch) == epochs
         and (not reports or numbers == [*range(epochs)]),
         "loss": loss,

@@ -114,13 +114,15 @@ class Reference:
             for step in range(STEPS):
                 of_ranks = [rows_of(rank)[step * BATCH : (step + 1) * BATCH] for rank in range(2)]
                 parts = [torch.nn.functional.mse_loss(self.model(X[rows]), Y[rows]) for rows in of_ranks]
+                loss = torch.stack(parts)
                 optimizer.zero_grad()
-                (sum(parts) / 2).backward()
+                loss.mean().backward()
                 optimizer.step()
-                losses.append([part.item() for part in parts])
-            self.last.append(losses[-1][0])
-            self.own.append(sum(of_rank_0 for of_rank_0, _ in losses) / STEPS)
-            self.mean.append(sum(map(sum, losses)) / 2 / STEPS)
+                losses.append(loss.detach())
+            of_steps = torch.stack(losses)  # [STEPS, ranks]
+            self.last.append(of_steps[-1, 0].item())
+            self.own.append(of_steps[:, 0].mean().item())
+            self.mean.append(of_steps.mean().item())
         self.weights = weights(self.model)
 
 
