@@ -303,11 +303,8 @@ class Follower:
 
         return scale
 
-    def noting_report(self, original: Callable, *, keeps_json: bool = True) -> Callable:
-        """Hook ``ray.train.report``, by whatever name the loop has it.
-
-        In a run without workers, Ray keeps no metrics as JSON.
-        """
+    def noting_report(self, original: Callable) -> Callable:
+        """Hook ``ray.train.report``, by whatever name the loop has it."""
 
         def report(
             utils: Any,
@@ -317,7 +314,9 @@ class Follower:
             *args: Any,
             **kwargs: Any,
         ) -> Any:
-            if keeps_json and checkpoint is not None and self._tracker.rank() == 0:  # whose metrics Ray keeps
+            # Ray keeps rank 0's metrics as JSON; in a run without workers, none.
+            is_kept = self._tracker.in_worker and self._tracker.rank() == 0
+            if is_kept and checkpoint is not None:
                 for text in self._reports.notes_on(metrics, checkpoint_dir_name):
                     self._tracker.emit(events.Note(text))
             began = perf_counter()
@@ -329,9 +328,6 @@ class Follower:
                     self._clocks.report(began, perf_counter())
 
         return report
-
-    def noting_local_report(self, original: Callable) -> Callable:
-        return self.noting_report(original, keeps_json=False)
 
     def giving_rows(self, original: Callable) -> Callable:
         """Hook ``shard.iter_rows()``."""

@@ -120,7 +120,7 @@ _HOOKS: dict[str, list[tuple[str, str, Callable]]] = {
     "ray.train.torch.train_loop_utils": [("_WrappedDataLoader", "__iter__", Follower.generating)],
     "ray.train.v2._internal.execution.train_fn_utils": [
         ("DistributedTrainFnUtils", "report", Follower.noting_report),
-        ("LocalTrainFnUtils", "report", Follower.noting_local_report),
+        ("LocalTrainFnUtils", "report", Follower.noting_report),
     ],
     "ray.data.iterator": [
         ("_IterableFromIterator", "__iter__", Follower.giving_columns),
