@@ -35,42 +35,36 @@ def following(tracker: Tracker, loop: Any = None) -> Iterator[None]:
     What `ray.train.report` calls is followed, too: only the worker knows how many passes were over then.
     """
     follower = Follower(tracker)
-    hooks = _Hooks(follower)
     well = False
-    try:
-        hooks.put(tracker, loop)
-        yield
-        well = True
-    finally:
+    with _Hooks(follower) as hooks:  # they are also put back if the reader interrupts `finish`
         try:
+            hooks.put(tracker, loop)
+            yield
+            well = True
+        finally:
             follower.finish(well=well)
-        finally:  # also if the reader interrupts that
-            hooks.take_away()
 
 
-class _Hooks:
-    """What is replaced for one follower."""
+class _Hooks(contextlib.ExitStack):
+    """What is replaced for one follower, until the end of a ``with`` block."""
 
     def __init__(self, follower: Follower) -> None:
+        super().__init__()
         self._follower = follower
-        self._undo = contextlib.ExitStack()
 
     def put(self, tracker: Tracker, loop: Any) -> None:
         """Set the hooks in the modules that are there, and in others when they are imported."""
         followers.append(self._follower)
-        self._undo.callback(followers.remove, self._follower)
+        self.callback(followers.remove, self._follower)
         if loop is not None and hasattr(sys.modules.get("ray.train.torch"), "prepare_data_loader"):
             calls = calls_to(loop, "ray.train.torch", "prepare_data_loader", _preparing(tracker))
-            self._undo.enter_context(calls)
+            self.enter_context(calls)
         later = {name for name in _HOOKS if name not in sys.modules}
         for name in _HOOKS.keys() - later:
             self.put_in(name)
         finder = _Finder(self, later)
         sys.meta_path.insert(0, finder)
-        self._undo.callback(finder.remove)
-
-    def take_away(self) -> None:
-        self._undo.close()
+        self.callback(finder.remove)
 
     def put_in(self, name: str) -> None:
         """Set the hooks of one module."""
@@ -80,9 +74,9 @@ class _Hooks:
         module = sys.modules[name]
         if name == _OPTIMIZERS:
             before = module.register_optimizer_step_pre_hook(follower.before_step)
-            self._undo.callback(before.remove)
+            self.callback(before.remove)
             after = module.register_optimizer_step_post_hook(follower.after_step)
-            self._undo.callback(after.remove)
+            self.callback(after.remove)
         for owner, attribute, hook in _HOOKS[name]:
             cls = getattr(module, owner, None)
             if cls is not None:
@@ -97,7 +91,7 @@ class _Hooks:
                 setattr(cls, name, original)
 
         setattr(cls, name, replacement)
-        self._undo.callback(put_back)
+        self.callback(put_back)
 
 
 # -- the places -------------------------------------------------------------------------------------------
