@@ -21,26 +21,24 @@ class SoloWatch:
     def __init__(self) -> None:
         self.has_spoken = False
         self.is_on = False  # whether `stepped` is of use: in most loops it is not
-        self._first = 0
-        self._steps = 0
+        self._has_stepped = False  # since it looks on
         self._collectives = 0
 
-    def begin(self, steps: int) -> None:
+    def begin(self) -> None:
         """Look on from here, if there is a group and accelerate sees only this process."""
         if _accelerate_is_alone() and (group_size() or 1) > 1:
             self.is_on = True
-            self._first = steps
             self._collectives = collectives()
 
-    def stepped(self, steps: int) -> None:
+    def stepped(self) -> None:
         """Count a step. What is exchanged after the last one, such as a metric, trains nothing."""
         if collectives() != self._collectives:
             self.is_on = False
-        self._steps = steps
+        self._has_stepped = True
 
     def look(self) -> list[str]:
         """Return what to say when enough steps were made to say it, if anything."""
-        if not self.is_on or self._steps <= self._first:
+        if not self.is_on or not self._has_stepped:
             return []
         self.is_on = False
         self.has_spoken = True

@@ -474,14 +474,13 @@ class Follower:
         epoch.ended = now
         if self._steps == 1:
             self._first_step_at = now
-        if self._steps == 1 or now - self._sent > self._pause:
-            self._send(epoch)
-        if self._steps == 1:
-            self._solo.begin(1)
+            self._solo.begin()
         elif self._solo.is_on:
-            self._solo.stepped(self._steps)
+            self._solo.stepped()
             if self._steps == _STEPS_ALONE:
                 self._look_whether_alone()
+        if self._steps == 1 or now - self._sent > self._pause:
+            self._send(epoch)
 
     def _watch_weights(self, note: Callable, *args: Any) -> None:
         """Let the watch note something; if it fails, the weights are not compared, and all else goes on."""
