@@ -55,7 +55,7 @@ followers: list["Follower"] = []  # of this process, the innermost last
 def _let_go() -> None:
     """Stop following in a fork, such as a loader's process: its parent has the rank."""
     for follower in followers:
-        follower.is_on = False
+        follower.let_go()
 
 
 os.register_at_fork(after_in_child=_let_go)
@@ -67,8 +67,7 @@ class Follower:
     def __init__(self, tracker: Tracker) -> None:
         workers = (tracker.in_worker and group_size()) or 1
         self._tracker = tracker
-        self.is_on = True
-        self._thread = get_ident()
+        self._thread: int | None = get_ident()  # that runs the loop; None when it isn't followed any more
         # The rows drawn within an `iter` or `next` that is being timed; those calls are its own.
         self._inside: deque[int | None] | None = None
         self._optimizer: int | None = None  # whose step is under way
@@ -165,7 +164,7 @@ class Follower:
 
         def next_index(iterator: Any) -> Any:
             index = original(iterator)
-            if self.is_on and get_ident() == self._thread:
+            if get_ident() == self._thread:
                 note_index(iterator, index)
             return index
 
@@ -175,7 +174,7 @@ class Follower:
         """Hook ``next(iterator)``."""
 
         def draw(iterator: Any) -> Any:
-            if not self.is_on or get_ident() != self._thread:
+            if get_ident() != self._thread:
                 return original(iterator)
             if self._inside is not None:
                 return self._draw_inside(original, iterator)
@@ -201,7 +200,7 @@ class Follower:
             try:
                 self._drew(loader_pass, began, busy, loader_pass.count(batch))
             except Exception:  # a batch may be anything, and to count is never worth an error
-                self.is_on = False
+                self.let_go()
             return batch
 
         return draw
@@ -221,7 +220,7 @@ class Follower:
         return batch
 
     def before_step(self, optimizer: Any, *_: Any) -> None:
-        if self._optimizer is None and self.is_on and get_ident() == self._thread:
+        if self._optimizer is None and get_ident() == self._thread:
             self._optimizer = id(optimizer)
             self._clocks.before_step(perf_counter(), optimizer)
             if self._weights is not None:
@@ -230,7 +229,7 @@ class Follower:
                 self._watch_weights(self._send_weights, self._weights.begin_epoch)
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
-        if self._optimizer != id(optimizer) or not self.is_on or get_ident() != self._thread:
+        if self._optimizer != id(optimizer) or get_ident() != self._thread:
             return
         self._optimizer = None
         epoch = self._epoch
@@ -257,7 +256,7 @@ class Follower:
         """Hook ``loss.backward()``."""
 
         def backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.is_on or get_ident() != self._thread:
+            if get_ident() != self._thread:
                 return original(loss, *args, **kwargs)
             # A DTensor may have to ask all ranks for its value: only a tensor of this process is read.
             if not self._scaled and type(loss) is sys.modules["torch"].Tensor and loss.numel() == 1:
@@ -435,8 +434,16 @@ class Follower:
 
     # -- inside --------------------------------------------------------------------------------------
 
+    @property
+    def is_on(self) -> bool:
+        return self._thread is not None
+
+    def let_go(self) -> None:
+        """Stop following."""
+        self._thread = None
+
     def sees(self) -> bool:
-        return self.is_on and get_ident() == self._thread
+        return get_ident() == self._thread
 
     def _drew(self, loader_pass: Pass, began: float, busy: float, rows: int | None) -> None:
         """Take in that the loop has called ``next``."""
@@ -621,7 +628,7 @@ class Follower:
                 with contextlib.suppress(Exception):  # what the loop has raised is what counts
                     self._send(self._epoch)
         finally:  # also if the reader interrupts this
-            self.is_on = False
+            self.let_go()
             self._clocks.close()
 
     def _send_end(self) -> None:
