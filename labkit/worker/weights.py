@@ -47,9 +47,9 @@ class WeightsWatch:
         self.is_on = True
         self._looks = 0
         self._latest: Weights | None = None  # a look that was not sent yet
-        self._optimizers: dict[int, weakref.ref] = {}
+        self._optimizers = weakref.WeakKeyDictionary[Any, None]()  # that have made a step, in their order
         # Models inside of a wrapper, each with the ids of the parameters that are averaged.
-        self._wrapped: list[tuple[weakref.ref, set[int]]] = []
+        self._wrapped = weakref.WeakKeyDictionary[Any, set[int]]()
         self._syncs_buffers = False  # whether a wrapper sends buffers in each forward pass
         self._probe: Any = None  # a small parameter, …
         self._kept: bytes | int = b""  # … and what it was after the latest step
@@ -75,8 +75,7 @@ class WeightsWatch:
     def wraps(self, wrapper: Any) -> None:
         """Note that `DistributedDataParallel` has wrapped a model."""
         model = wrapper.module
-        averaged = {id(tensor) for tensor in model.parameters() if tensor.requires_grad}
-        self._wrapped.append((weakref.ref(model), averaged))
+        self._wrapped[model] = {id(tensor) for tensor in model.parameters() if tensor.requires_grad}
         self._syncs_buffers = self._syncs_buffers or wrapper.will_sync_module_buffers()
 
     def drew(self) -> None:
@@ -97,9 +96,7 @@ class WeightsWatch:
         self._exchanges = self._has_exchanged() or self._exchanges
 
     def before_step(self, optimizer: Any) -> None:
-        reference = self._optimizers.get(id(optimizer))
-        if reference is None or reference() is not optimizer:  # the id of one that is gone is used again
-            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+        self._optimizers[optimizer] = None
         if self.counts:
             self._exchanges = self._has_exchanged() or self._exchanges
         if self._probe is not None and not self._rewritten:
@@ -198,16 +195,10 @@ class WeightsWatch:
 
     def _all_parameters(self) -> Iterator[_Parameter]:
         """Yield the parameters of wrapped models, and then of all optimizers that have made a step."""
-        for reference, averaged in self._wrapped:
-            model = reference()
-            if model is None:
-                continue
+        for model, averaged in self._wrapped.items():
             for name, tensor in model.named_parameters():
                 yield _Parameter(name, tensor, id(tensor) in averaged)
-        for reference in self._optimizers.values():
-            optimizer = reference()
-            if optimizer is None:
-                continue
+        for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 tensors = group["params"]
                 names = group.get("param_names") or [""] * len(tensors)  # some optimizers have them
