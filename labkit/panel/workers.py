@@ -35,9 +35,7 @@ class WorkerState:
     samples: list[list[float]] = field(default_factory=list)  # as `labkit.runs.verdict` takes them
     unseen: str = ""  # why there are no samples
     looks: list[Weights] = field(default_factory=list)  # at its weights; the first, and the latest
-    _epoch_rows: int = 0  # in the current epoch, as are these:
-    _epoch_seconds: float = 0.0
-    _epoch_waiting: float = 0.0
+    _latest: Step | None = None  # step
 
     @property
     def process(self) -> tuple[int, str, int]:
@@ -49,22 +47,21 @@ class WorkerState:
 
     def update(self, event: Step) -> tuple[float, float]:
         """Apply a step; return the seconds since the step before, and the part of them without data."""
-        if self.begins_epoch(event):
-            self._epoch_rows = 0
-            self._epoch_seconds = 0.0
-            self._epoch_waiting = 0.0
         rows = event.rows or 0
-        seconds = event.seconds - self._epoch_seconds
-        waiting = event.waiting - self._epoch_waiting
-        if not self.begun:  # the wait for its very first batch belongs to the start
+        seconds = event.seconds
+        waiting = event.waiting
+        before = self._latest
+        if before is None:  # the wait for its very first batch belongs to the start
             seconds -= event.first_wait
             waiting -= event.first_wait
-        self.rows += rows - self._epoch_rows
+        elif before.epoch == event.epoch:  # an event has the sums of its epoch
+            rows -= before.rows or 0
+            seconds -= before.seconds
+            waiting -= before.waiting
+        self.rows += rows
         self.seconds += seconds
         self.waiting += waiting
-        self._epoch_rows = rows
-        self._epoch_seconds = event.seconds
-        self._epoch_waiting = event.waiting
+        self._latest = event
         self.counted = self.counted and event.rows is not None
         self.memory = event.memory
         self.gpu_memory = event.gpu_memory
