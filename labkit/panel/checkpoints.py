@@ -66,7 +66,7 @@ class CheckpointState:
         """Apply its new status; `first_epoch` is the number of the first epoch in the metrics."""
         metrics = event.metrics
         # The checkpoints of an earlier run of that name are of epochs of their own.
-        if number_of(metrics.get("epoch")) is not None:
+        if "epoch" in metrics:
             self.metrics["epoch"] = metrics["epoch"]
             self.count_from(first_epoch)
         if event.status == "deleted":

@@ -45,6 +45,4 @@ def whole_as_int(number: float) -> float:
 
 def epochs_in_words(epochs: float) -> str:
     """Write a number of epochs: ``3`` or ``2.5``."""
-    if epochs == int(epochs):
-        return str(int(epochs))
-    return f"{round(epochs, 2):g}"
+    return str(whole_as_int(round(epochs, 2)))

@@ -8,13 +8,13 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from labkit.display.formatting import cleaned
 from labkit.machine import installed_versions, this_host
 from labkit.runs.record import RunRecord, folder_of, this_process
+from labkit.worker.events import number_of
 
 # The line above a traceback's frames, also behind the name of what passes it on; it says nothing itself.
 _IS_A_HEAD = re.compile(r"(^|: ?|traceback: )Traceback( \(most recent call last\):?)?:?$")
@@ -178,12 +178,10 @@ class Run:
 
 def whole(value: Any) -> int | None:
     """Return a whole number from 0 on, of Python or numpy; None for anything else, such as a search space."""
-    if not isinstance(value, Real):
+    number = number_of(value)
+    if number is None or number % 1:
         return None
-    number: Any = value  # typeshed's Real has no comparison with an int
-    if 0 <= number < 2**53 and number == int(number):
-        return int(number)
-    return None
+    return int(number)
 
 
 def record_of(run: Run, run_id: str, home: Path, **origin: Any) -> RunRecord:
