@@ -136,9 +136,10 @@ class WidgetReporter(NullReporter):
 
     def _buttons(self) -> list[Any]:
         stop = _button("Stop", f"Stop the run ({_INTERRUPT_HINT})", self._on_stop)
-        if self.explain is None:
+        explain = self.explain
+        if explain is None:
             return [stop]
-        return [_button("Explain", "Show what each worker does now", self._on_explain), stop]
+        return [_button("Explain", "Show what each worker does now", lambda _: explain()), stop]
 
     # A widget sends a value only if it is another one, so the browser lays out only what has changed.
 
@@ -167,10 +168,6 @@ class WidgetReporter(NullReporter):
             _close(self._box)
 
     # The clicks are handled in the thread of a kernel subshell: the cell's thread sits in its blocking call.
-
-    def _on_explain(self, button: Any) -> None:
-        if self.explain is not None:
-            self.explain()
 
     def _on_stop(self, button: Any) -> None:
         if self._over:
