@@ -296,10 +296,10 @@ class TrainingRun(Run):
                 metrics |= checkpoint.late
         return metrics
 
-    def placed_reports(self, most: int) -> list[tuple[float, Metrics]]:
-        """Return (place on the axis of epochs, metrics) of at most `most` reports, with the last one."""
+    def placed_reports(self) -> list[tuple[float, Metrics]]:
+        """Return (place on the axis of epochs, metrics) of the reports, thinned, with the last one."""
         reports = list(zip(self.reports, self.history, strict=True))
-        stride = len(reports) // most + 1
+        stride = len(reports) // _POINTS_KEPT + 1
         latest_first = reports[::-stride]
         placed = []
         for report, entry in reversed(latest_first):

@@ -25,7 +25,6 @@ from labkit.worker.parts import NO_BACKWARD
 
 _CHECKPOINTS_SHOWN = 6
 _WORKERS_SHOWN = 8
-_REPORTS_SHOWN = 240
 _REPORTS_LOGGED = 20
 _COUNTS = {
     "epoch",
@@ -258,7 +257,7 @@ def _curves(run: TrainingRun) -> Plot:
 
     Those that are reported are drawn, and pale behind them their values in single steps.
     """
-    reports = run.placed_reports(_REPORTS_SHOWN)
+    reports = run.placed_reports()
     # What a validation brings comes when its epoch is long over.
     for checkpoint in run.checkpoints:
         if checkpoint.epoch:
