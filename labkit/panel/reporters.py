@@ -6,7 +6,6 @@ A reporter shows the snapshots of `labkit.panel.drawing`; `labkit.panel.base` de
 import contextlib
 import importlib.util
 import os
-import secrets
 import signal
 import sys
 from collections.abc import Callable, Hashable
@@ -66,7 +65,7 @@ class HtmlReporter(NullReporter):
     def open(self, snapshot: Snapshot) -> None:
         from IPython.display import display
 
-        self._handle = display(self._drawn(snapshot), raw=True, display_id=_new_id())
+        self._handle = display(self._drawn(snapshot), raw=True, display_id=True)
 
     def draw(self, snapshot: Snapshot) -> None:
         self._handle.update(self._drawn(snapshot), raw=True)
@@ -100,7 +99,7 @@ class WidgetReporter(NullReporter):
         self._box = self._widgets()
         self.draw(snapshot)
         # None without IPython: then there is no output that could show the widgets.
-        self._handle = display(self._box, display_id=_new_id())
+        self._handle = display(self._box, display_id=True)
 
     def _widgets(self) -> Any:
         from ipywidgets import HTML, HBox, Layout, VBox
@@ -201,10 +200,6 @@ def _static(snapshot: Snapshot) -> dict[str, str]:
     """Return what stays in the notebook."""
     _, last_line = snapshot.lines[-1]
     return {"text/html": str(snapshot.html), "text/plain": f"{snapshot.name}: {last_line}"}
-
-
-def _new_id() -> str:
-    return f"labkit-{secrets.token_hex(8)}"
 
 
 def _button(name: str, tooltip: str, on_click: Callable[[Any], None]) -> Any:
