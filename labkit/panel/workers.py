@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
+from statistics import median_high, median_low
 from typing import Any
 
 from labkit.runs.verdict import COLUMNS
@@ -133,16 +134,13 @@ class Workers(dict[int, WorkerState]):
         """The worker that holds up the others: it waits longer for data than they, or has a lower rate."""
         if len(self) < 2:
             return None
-        by_waiting = sorted(self.values(), key=attrgetter("waiting_share"))
-        middle = by_waiting[(len(self) - 1) // 2]
-        last = by_waiting[-1]
-        if last.waiting_share > middle.waiting_share + _STANDS_OUT:
+        usual_share = median_low(worker.waiting_share for worker in self.values())
+        last = max(self.values(), key=attrgetter("waiting_share"))
+        if last.waiting_share > usual_share + _STANDS_OUT:
             return last
-        by_rate = sorted(self.values(), key=attrgetter("rows_per_second"))
-        middle = by_rate[len(self) // 2]
-        last = by_rate[0]
-        most = (1 - _STANDS_OUT) * middle.rows_per_second
-        return last if 0 < last.rows_per_second < most else None
+        usual_rate = median_high(worker.rows_per_second for worker in self.values())
+        last = min(self.values(), key=attrgetter("rows_per_second"))
+        return last if 0 < last.rows_per_second < (1 - _STANDS_OUT) * usual_rate else None
 
     @property
     def leader(self) -> WorkerState | None:
