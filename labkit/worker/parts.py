@@ -40,7 +40,6 @@ class StepClocks:
         self._steps = 0
         self._alone = alone
         self._unseen = ""
-        self._looked_for_shards = False
         self._exchanges_in = ""  # "backward" or "gap", which is between it and the step
         self._began: tuple[float, float] | None = None  # of the latest backward: by the wall, and busy
         self._mark = 0.0  # where the latest part ended
@@ -132,7 +131,7 @@ class StepClocks:
     def before_step(self, now: float, optimizer: Any) -> None:
         self._look_for_exchange("gap")
         self._steps += 1
-        if not self._looked_for_shards:
+        if self._steps == 1:
             self._look_for_shards(optimizer)
         self._finish_backward(now)
 
@@ -177,7 +176,6 @@ class StepClocks:
             self._exchanges_in = place
 
     def _look_for_shards(self, optimizer: Any) -> None:
-        self._looked_for_shards = True
         if self._alone:
             return
         with contextlib.suppress(Exception):  # an optimizer may be anything
