@@ -576,7 +576,8 @@ class Follower:
         if now - self._weighed > _WEIGH_EVERY:
             self._memory = memory()
             self._weighed = now
-        metrics = {"loss": self._shown} if self._may_read() else self._step_metrics
+        may_read = self._shown is not None and not self._scaled and not is_capturing()
+        metrics = {"loss": self._shown} if may_read else self._step_metrics
         step = events.Step(
             epoch=epoch.number,
             step=epoch.steps,
@@ -612,10 +613,6 @@ class Follower:
         parts["wall"] = now - self._first_step_at
         parts["queue"] = clocks.queued()
         return {name: round(value, 6) for name, value in parts.items()}
-
-    def _may_read(self) -> bool:
-        """Return whether there is a loss to show, and a time to read it."""
-        return self._shown is not None and not self._scaled and not is_capturing()
 
     # -- the end ---------------------------------------------------------------------------------------
 
