@@ -115,9 +115,9 @@ def said(text: str) -> Markup:
     return Markup('<div class="lk-said" role="status" aria-live="polite">{}</div>').format(text)
 
 
-def rule(*parts: str) -> Markup:
+def rule(content: str) -> Markup:
     """Draw a section of a card, below a line."""
-    return _div("lk-rule lk-pad", *parts) if any(parts) else NOTHING
+    return _div("lk-rule lk-pad", content)
 
 
 def text(line: str) -> Markup:
