@@ -309,8 +309,7 @@ class TrainingRun(Run):
 
     def timeline(self, now: float) -> list[Span]:
         """Return training and validations of a run that validates; other runs need no such figure."""
-        spans = [checkpoint.span(now) for checkpoint in self.checkpoints]
-        validations = [span for span in spans if span is not None]
+        validations = list(filter(None, (checkpoint.span(now) for checkpoint in self.checkpoints)))
         if not validations:
             return []
         return [*self.trained, *validations][-_SPANS_KEPT:]
