@@ -69,12 +69,14 @@ class Panel(LivePanel):
         if self.state.status != "running":
             fact = f"the panel {self.state.name!r} is not open, so what is reported to it shows nowhere"
             warnings.warn(f"{fact}: put the training into a `with` block of this panel", stacklevel=2)
+        sent = numbers(metrics)
+        if epoch is not None:
+            sent["epoch"] = epoch
         place: tuple[int | None, int] = (None, 0)
         follower = current()
         if follower is not None:
-            number = metrics.get("epoch") if epoch is None else epoch
-            place = follower.place(number)
-        self.tracker.emit(Report(numbers(metrics), epoch, *place))
+            place = follower.place(sent.get("epoch"))
+        self.tracker.emit(Report(sent, *place))
 
     # -- events --------------------------------------------------------------------------------------
 

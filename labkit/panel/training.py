@@ -512,12 +512,9 @@ class TrainingRun(Run):
             passes += self.earlier + self._base.epochs
             if self._trained_from is None:
                 self._trained_from = len(self.reports)
-        epoch = event.epoch
-        if epoch is None:
-            epoch = metrics.get("epoch")
         report = Report(
             number=len(self.reports),
-            epoch=number_of(epoch),
+            epoch=number_of(metrics.get("epoch")),
             passes=passes,
             step=event.step,
         )

@@ -118,8 +118,7 @@ class Empty(Event):
 class Report(Event):
     """The loop has reported, which ends an epoch."""
 
-    metrics: Values
-    epoch: Any = None  # as the loop reports it, if it does
+    metrics: Values  # with "epoch" as the loop reports it, if it does
     passes: int | None = None  # that this process had made over its loaders, if known
     step: int = 0  # since the latest of them was over
 

@@ -353,8 +353,7 @@ class Follower:
         """Take in a report of the loop; rank 0 speaks for all."""
         if not isinstance(metrics, Mapping):
             return
-        epoch = metrics.get("epoch")
-        place = self.place(epoch)
+        place = self.place(metrics.get("epoch"))
         if checkpoint is not None and self.is_on:
             self._tracker.emit(events.Saved(self._epochs, self._steps))
         if self._tracker.rank() != 0:
@@ -363,7 +362,7 @@ class Follower:
         if not self._tracker.in_worker:  # it stays in this process, unchanged
             texts = {name: value for name, value in metrics.items() if isinstance(value, str | int)}
             sent = numbers(metrics) | texts
-        self._tracker.emit(events.Report(sent, epoch, *place))
+        self._tracker.emit(events.Report(sent, *place))
 
     def place(self, epoch: Any) -> tuple[int | None, int]:
         """Return how far the loop is at a report of `epoch`.

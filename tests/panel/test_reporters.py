@@ -39,7 +39,7 @@ def follow(reporter, run, *, epochs=3, report=True):
             run.step(at, epoch=epoch, step=k, seconds=k / 10, epochs=epochs, total=50, done=k == 50)
             show(reporter, run)
         if report:
-            show(reporter, run("report", metrics={"loss": 1 / (epoch + 1)}, epoch=epoch))
+            show(reporter, run("report", metrics={"epoch": epoch, "loss": 1 / (epoch + 1)}))
 
 
 # -- lines ----------------------------------------------------------------------------------------------

@@ -218,7 +218,7 @@ def test_prints_failures_and_what_comes_after_the_end():
 
 def test_a_checkpoint_and_its_states(run):
     run("checkpoint", path="/c/0", bytes=100)
-    run("report", metrics={"loss": 1.0}, epoch=4)
+    run("report", metrics={"epoch": 4, "loss": 1.0})
     run("checkpoint", path="/c/1", bytes=200, status="pending", metrics={"loss": 1.0})
     run("checkpoint", path="/c/1", status="deleted")
     first, second = run.state.checkpoints
