@@ -446,7 +446,7 @@ class TrainingRun(Run):
         worker.note_parts(event.parts)
         if worker.rank != 0:
             return
-        self.fed = event.fed
+        self.fed = event.rows != 0
         self.enter("training", event.at)
         if is_first:
             self._begin(worker, event)

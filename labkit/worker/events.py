@@ -87,7 +87,7 @@ class Step(Event):
     step: int  # steps made in this epoch
     made: int  # steps of all epochs
     total: int | None  # steps of the whole epoch, if known
-    rows: int | None  # None where they are unknown
+    rows: int | None  # 0 without a loader; None where they are unknown
     seconds: float
     waiting: float  # the part of `seconds` without data
     first_wait: float  # the part of `waiting` before the first batch
@@ -95,7 +95,6 @@ class Step(Event):
     ago: float  # seconds since the step
     metrics: Mapping[str, float]  # such as the loss
     done: bool  # whether the epoch is over
-    fed: bool  # whether there is a loader
     parts: Values  # seconds of all steps by part, for `labkit.runs.verdict`; or why they are unseen
     memory: int | None = None  # bytes of the process
     gpu_memory: int | None = None  # bytes

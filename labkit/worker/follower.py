@@ -590,7 +590,6 @@ class Follower:
             ago=now - epoch.ended,
             metrics=numbers(metrics),
             done=done,
-            fed=first is not None or epoch.rows > 0 or not epoch.counted,
             parts=self._parts(now),
             **self._memory,
         )

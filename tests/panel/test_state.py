@@ -45,7 +45,7 @@ def test_waiting_and_the_first_batch(run):
     assert run.state.rows_per_second() == pytest.approx(100 / 18 + 90 / 9)
     run("end", 30, seconds=0.5)("end", 30, rank=1, pid=200, seconds=9.0)  # what the loop does at last
     assert run.state.time_breakdown(T0 + 30)["between epochs"] == 7.5
-    bare = Run().step(1, step=1, fed=False, rows=0).step(2, step=9, fed=False, rows=0)  # without a loader
+    bare = Run().step(1, step=1, rows=0).step(2, step=9, rows=0)  # without a loader
     assert bare.state.waiting_share() is None and bare.state.rows_per_second() == 0
 
 

@@ -10,7 +10,7 @@ T0 = 1_000_000.0  # Unix seconds at which the runs of these tests begin
 LEFT_OUT = {  # by kind: what an event has where a test doesn't care
     "step": {
         "epoch": 0, "step": 1, "made": 1, "total": None, "rows": 0, "seconds": 0.0, "waiting": 0.0,
-        "first_wait": 0.0, "between": 0.0, "ago": 0.0, "metrics": {}, "done": False, "fed": True, "parts": {},
+        "first_wait": 0.0, "between": 0.0, "ago": 0.0, "metrics": {}, "done": False, "parts": {},
     },
     "end": {"parts": {}},
     "checkpoint": {"status": "committed", "metrics": {}},
