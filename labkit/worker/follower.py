@@ -39,7 +39,6 @@ from labkit.worker.rows import (
 )
 from labkit.worker.weights import WeightsWatch, is_capturing
 
-_WEIGH_EVERY = 0.3  # seconds: the system counts pages for a tenth of a millisecond
 _PAUSE = 0.2  # seconds between two events of a rank; a loss on a GPU is waited for only then
 _OF_ALL = 40  # events a second of all ranks but rank 0 together, since one process takes them in …
 _LONGEST = 2.0  # … but each rank's pause has at most these seconds
@@ -84,8 +83,7 @@ class Follower:
         self._sent = 0.0  # when a step was sent
         self._before = dict.fromkeys(("rows", "data", "computed"), 0.0)  # in all epochs that ended
         self._first_step_at = 0.0
-        self._memory: dict[str, Any] = {}
-        self._weighed = -_WEIGH_EVERY  # when the memory was looked at
+        self._memory: dict[str, Any] = {}  # at the latest step that was sent
         self._pause = _PAUSE
         if tracker.rank() != 0:
             self._pause = min(max(workers / _OF_ALL, _PAUSE), _LONGEST)
@@ -572,9 +570,7 @@ class Follower:
         now = perf_counter()
         if not done:  # an end doesn't hold back the first step after it
             self._sent = now
-        if now - self._weighed > _WEIGH_EVERY:
             self._memory = memory()
-            self._weighed = now
         may_read = self._shown is not None and not self._scaled and not is_capturing()
         metrics = {"loss": self._shown} if may_read else self._step_metrics
         step = events.Step(
