@@ -24,7 +24,7 @@ from labkit.worker import Tracker, events, group_size
 from labkit.worker.alone import SoloWatch
 from labkit.worker.events import number_of, numbers
 from labkit.worker.parts import StepClocks
-from labkit.worker.passes import Epoch, Pass
+from labkit.worker.passes import Epoch, Pass, Sums
 from labkit.worker.reports import Reports
 from labkit.worker.rows import (
     Calibrated,
@@ -81,7 +81,7 @@ class Follower:
         self._passes_made = False  # whether one of the epochs went over a loader
         self._left = 0.0  # when the epoch before ended
         self._sent = 0.0  # when a step was sent
-        self._before = dict.fromkeys(("rows", "data", "computed"), 0.0)  # in all epochs that ended
+        self._before = Sums()  # of all epochs that ended
         self._first_step_at = 0.0
         self._memory: dict[str, Any] = {}  # at the latest step that was sent
         self._pause = _PAUSE
@@ -243,7 +243,7 @@ class Follower:
             if self._undrawn <= _SAME_BATCH or not self._is_over(epoch.first):
                 return  # another optimizer has stepped for the same batch
         if len(drawn) == 1 and drawn[0].epoch is epoch is not None:
-            epoch.add(drawn[0])
+            epoch.claim(drawn[0])
         else:
             self._decide(drawn, now)
         drawn.clear()
@@ -419,9 +419,8 @@ class Follower:
         for loader_pass in epoch.passes:
             if not loader_pass.over:  # it was left by `break`: its last batch was not trained
                 loader_pass.rows = 0
-            epoch.add(loader_pass)
-        for name, value in _sums_of(epoch).items():
-            self._before[name] += value
+            epoch.claim(loader_pass)
+        self._before.add(epoch)
         self._epochs += 1
         self._left = epoch.ended
         self._passes_made = self._passes_made or epoch.first is not None
@@ -526,7 +525,7 @@ class Follower:
             if not is_open and not self._goes_on(loader_pass):
                 self._open(loader_pass, loader_pass.began)
             assert self._epoch is not None  # the one that was opened, or that goes on
-            self._epoch.add(loader_pass)
+            self._epoch.claim(loader_pass)
         if latest is not None:
             return
         if self._epoch is None or self._epoch.first is not None:
@@ -596,16 +595,21 @@ class Follower:
         clocks = self._clocks
         if clocks.unseen:
             return {"unseen": clocks.unseen}
-        parts = dict(self._before)
+        sums = Sums()
+        sums.add(self._before)
         if self._epoch is not None:
-            for name, value in _sums_of(self._epoch).items():
-                parts[name] += value
+            sums.add(self._epoch)
+        parts = {
+            "steps": self._steps,
+            "epochs": self._epochs,
+            "rows": sums.rows,
+            "wall": now - self._first_step_at,
+            "data": sums.waiting,
+            "computed": sums.computing,
+            "queue": clocks.queued(),
+        }
         for name in _CLOCKS:
             parts[name] = getattr(clocks, name)
-        parts["steps"] = self._steps
-        parts["epochs"] = self._epochs
-        parts["wall"] = now - self._first_step_at
-        parts["queue"] = clocks.queued()
         return {name: round(value, 6) for name, value in parts.items()}
 
     # -- the end ---------------------------------------------------------------------------------------
@@ -632,10 +636,6 @@ class Follower:
             self._tracker.emit(events.End(seconds, self._parts(now)))
         self.end_epoch()
         self._look_whether_alone()
-
-
-def _sums_of(epoch: Epoch) -> dict[str, float]:
-    return {"rows": epoch.rows, "data": epoch.waiting, "computed": epoch.computing}
 
 
 class Watched:

@@ -9,8 +9,25 @@ from typing import Any
 from labkit.worker.rows import Counter
 
 
-class Pass:
+class Sums:
+    """What passes over loaders have brought."""
+
+    rows = 0
+    counted = True  # whether the rows of all batches are known
+    waiting = 0.0  # seconds
+    computing = 0.0  # the part of `waiting` in which this thread had work to do
+
+    def add(self, other: "Sums") -> None:
+        self.rows += other.rows
+        self.counted = self.counted and other.counted
+        self.waiting += other.waiting
+        self.computing += other.computing
+
+
+class Pass(Sums):
     """One iteration over a loader, for training or evaluation: the loop does not tell.
+
+    Its sums are those that no step has claimed yet.
 
     Args:
         seconds: the time of its ``iter()``.
@@ -25,23 +42,19 @@ class Pass:
         self.iterator = weakref.ref(iterator)
         self.count = count
         self.inner = inner
-        self.counted = True  # whether the rows of all its batches are known
         self.epoch: Epoch | None = None  # that it trains, once that is known
         self.total = _length(loader)
         self.began = 0.0
         self.batches = 0
         self.first_wait = seconds
-        # What no step has claimed yet.
-        self.rows = 0
         self.waiting = seconds
-        self.computing = 0.0  # the part of `waiting` in which this thread had work to do
         self.backwards = 0  # that the loop had made at the latest draw
         self.drawn_at = -1  # the latest step before which the loop drew from it
         self.candidate_at = -1  # the same, as the latest step saw it
         self.over = False
 
 
-class Epoch:
+class Epoch(Sums):
     """The sums over the training passes of one epoch."""
 
     def __init__(self, number: int, first: Pass | None, began: float, between: float) -> None:
@@ -52,22 +65,15 @@ class Epoch:
         self.ended = began
         self.length: int | None = None  # in steps, of one without a loader
         self.steps = 0
-        self.rows = 0
-        self.counted = True
-        self.waiting = 0.0
-        self.computing = 0.0
         self.passes: list[Pass] = []
 
-    def add(self, loader_pass: Pass) -> None:
+    def claim(self, loader_pass: Pass) -> None:
         """Claim what a pass has brought since the step before."""
         if loader_pass.epoch is not self:
             loader_pass.epoch = self
             self.passes.append(loader_pass)
             self.began = min(self.began, loader_pass.began)
-        self.rows += loader_pass.rows
-        self.waiting += loader_pass.waiting
-        self.computing += loader_pass.computing
-        self.counted = self.counted and loader_pass.counted
+        self.add(loader_pass)
         loader_pass.rows = 0
         loader_pass.waiting = 0.0
         loader_pass.computing = 0.0
