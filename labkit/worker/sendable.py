@@ -40,12 +40,10 @@ def message_of(error: BaseException) -> str:
 
 def _sendable(error: BaseException, *, wrap: bool) -> BaseException:
     cls = type(error)
-    content = _pickled(error)
+    content = None if wrap else _pickled(error)
     package = cls.__module__.partition(".")[0]
-    if content is not None and not wrap and package in _EVERYWHERE:
+    if content is not None and package in _EVERYWHERE:
         return error
-    if wrap:
-        content = None
     sent = _stand_in(content, cls.__module__, cls.__qualname__, message_of(error))
     for note in getattr(error, "__notes__", ()):
         sent.add_note(note)
