@@ -131,8 +131,8 @@ def of_sample(sample: Any) -> int | None:
 
     Parts of one row have lengths of their own, and columns of a batch have the same one.
     """
-    parts = sample.values() if isinstance(sample, Mapping) else sample
-    if not isinstance(parts, (list, tuple, type({}.values()))):
+    parts = list(sample.values()) if isinstance(sample, Mapping) else sample
+    if not isinstance(parts, (list, tuple)):
         return 1
     shapes: list[Any] = [getattr(part, "shape", None) for part in parts]
     if len(shapes) < 2 or not all(shapes):
