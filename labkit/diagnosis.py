@@ -66,12 +66,12 @@ class Diagnosis:
         rows = []
         for finding in self.findings:
             if finding.ok:
-                rows.append((cards.mark("ok", "[OK]"), finding.topic, finding.text))
+                rows.append((("ok", "[OK]"), finding.topic, finding.text))
             else:
                 text = Markup("{}<br><code>{}</code>").format(finding.text, finding.fix)
-                rows.append((cards.mark("bad", "[FIX]"), finding.topic, text))
-        kind = "ok" if self.ok else "bad"
-        if self.ok and not all(finding.ok for finding in self.findings):
-            kind = "wait"
+                rows.append((("bad", "[FIX]"), finding.topic, text))
+        kind = "bad"
+        if self.ok:
+            kind = "ok" if all(finding.ok for finding in self.findings) else "wait"
         table = cards.table(("", "topic", "found"), rows)
         return str(cards.card("Doctor", (kind, self.verdict), cards.rule(table)))
