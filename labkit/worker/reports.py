@@ -29,11 +29,12 @@ class Reports:
             BadInput: Ray would end the run for a metric that it can't write.
         """
         self._reports += 1
-        refuse_what_json_lacks(metrics)
-        for path, value, kept in _changes(metrics):
-            if path not in self._changed:
-                self._changed.add(path)
-                yield _sentence(path, value, kept)
+        if "pydantic_core" in sys.modules and isinstance(metrics, Mapping):
+            refuse_what_json_lacks(metrics)
+            for path, value, kept in _changes(metrics):
+                if path not in self._changed:
+                    self._changed.add(path)
+                    yield _sentence(path, value, kept)
         if folder is None:
             return
         if folder in self._folders and folder not in self._repeated:
@@ -76,11 +77,9 @@ def _place() -> str:
 # -- what changes --------------------------------------------------------------------------------------------
 
 
-def _changes(metrics: Any) -> Iterator[tuple[str, Any, Any]]:
+def _changes(metrics: Mapping) -> Iterator[tuple[str, Any, Any]]:
     """Yield each metric that comes back from JSON as something else: its name, its value, and that."""
-    pydantic = sys.modules.get("pydantic_core")
-    if pydantic is None or not isinstance(metrics, Mapping):
-        return
+    pydantic = sys.modules["pydantic_core"]
     try:
         kept = pydantic.from_json(pydantic.to_json(metrics, inf_nan_mode="null"))
     except ValueError:  # Ray ends the run with an error of its own
@@ -110,9 +109,9 @@ def _is_same(value: Any, kept: Any) -> bool:
 # -- what is refused -----------------------------------------------------------------------------------------
 
 
-def refuse_what_json_lacks(metrics: Any) -> None:
+def refuse_what_json_lacks(metrics: Mapping) -> None:
     """Refuse metrics of a checkpoint that Ray can't keep: in its controller that ends the run, unnamed."""
-    if "pydantic_core" not in sys.modules or not isinstance(metrics, Mapping) or _is_kept(metrics):
+    if _is_kept(metrics):
         return
     for path, value, is_key in _leaves(metrics, ""):
         if not _is_kept(value):
