@@ -182,7 +182,7 @@ def _bar(axis: svg.Axis, span: Span, top: float) -> list[Markup]:
     if len(label) * 6.5 + 4 <= width:
         parts.append(svg.text(left + width / 2, y, label, "middle", on_bar=True))
     elif is_bad and left < _AXIS_WIDTH - 120:
-        parts.append(svg.text(left + width + 3, y, label, "start"))
+        parts.append(svg.text(left + width + 3, y, label))
     elif is_bad:
         parts.append(svg.text(left - 3, y, label, "end"))
     return parts

@@ -169,12 +169,12 @@ def _tiles(run: TrainingRun) -> Iterator[tuple[str, str]]:
     latest = dict(_measured(run, run.metrics()))
     metrics = {name: value for name, value in latest.items() if name in reported} or latest
     validated = dict(_measured(run, run.validated()))
-    for name in _ranked(metrics | validated)[:2]:
+    values = metrics | validated
+    for name in _ranked(values)[:2]:
         source = ", reported" if run.validates else ""
         if name in validated:
             source = ", validated"
-        value = validated.get(name, metrics.get(name))
-        yield number(value), short(name, 24 - len(source)) + source
+        yield number(values[name]), short(name, 24 - len(source)) + source
     if not run.first_step_at:
         yield UNKNOWN, "rows/s"
     elif run.knows_rows:
