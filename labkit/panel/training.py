@@ -627,10 +627,7 @@ class TrainingRun(Run):
 
     @on_event.register
     def on_checkpoint(self, event: events.Checkpoint) -> None:
-        count = len(self.checkpoints)
         self._checkpoint(event).update(event, first_epoch=self._first_epoch or 0)
-        if len(self.checkpoints) > count and event.path not in self.earlier_checkpoints:
-            self._arrived += 1
         is_trained = self.phase == "training" and self.fraction() == 1.0
         if is_trained and self.pending:
             self.enter("waiting for validations", event.at)
@@ -660,6 +657,8 @@ class TrainingRun(Run):
         self.checkpoints.append(checkpoint)
         if self._arrived >= len(self._saved) or number >= len(self.history):
             self._unplaced[self._arrived] = checkpoint
+        if event.path not in self.earlier_checkpoints:
+            self._arrived += 1
         return checkpoint
 
     def _place_checkpoints(self) -> None:

@@ -170,6 +170,20 @@ def test_a_restart_takes_from_the_failure_to_the_first_step_that_begins_again():
     assert "restart" not in parts and sum(parts.values()) == pytest.approx(60)
 
 
+def test_a_checkpoint_that_is_heard_of_while_its_validation_is_pending_has_arrived():
+    run = Run(engine="Ray Train", epochs=3)
+    run.state.earlier_checkpoints = {"/runs/earlier"}
+    run("checkpoint", 1, path="/runs/earlier", status="pending")
+    for epoch in range(3):
+        run.step(epoch + 1.0, epoch=epoch, step=10, total=10, done=True, seconds=1.0)
+        run("saved", epoch + 1.1, epoch=epoch + 1, step=10 * (epoch + 1))
+        run("report", epoch + 1.2, metrics={"loss": 1.0}, passes=epoch + 1)
+        run("validation", epoch + 1.3, path=f"/runs/{epoch}")  # of another process: it may overtake
+        run("checkpoint", epoch + 1.3, path=f"/runs/{epoch}", status="pending", metrics={"loss": 1.0})
+    labels = [checkpoint.label for checkpoint in run.state.checkpoints]
+    assert labels[1:] == ["epoch 1", "epoch 2", "epoch 3"]
+
+
 def test_a_rank_that_makes_steps_has_batches():
     run = Run()("empty").step(1)  # a loader for validation had none
     assert run.state.empty == set()
