@@ -97,15 +97,14 @@ class WeightsWatch:
 
     def before_step(self, optimizer: Any) -> None:
         self._optimizers[optimizer] = None
-        if self.counts:
-            self._exchanges = self._has_exchanged() or self._exchanges
         if self._probe is not None and not self._rewritten:
             self._rewritten = _content(self._probe) != self._kept
 
     def after_step(self) -> None:
         if self.counts:
             self._steps += 1
-            if self._has_exchanged() or self._exchanges:  # some optimizers exchange in their step
+            # Since the latest backward: in the gap before the step, or in it, as some optimizers do.
+            if self._has_exchanged() or self._exchanges:
                 self._exchanged += 1
             self._exchanges = False
             self._has_stepped = True
