@@ -476,11 +476,15 @@ class TrainingRun(Run):
         # What came after the checkpoint from which it goes on is void.
         begin = (worker.epoch, worker.step)
         self._points[:] = [point for point in self._points if point[:2] < begin]
-        if self._failed_at is not None:
-            if self.first_step_at:  # else it is a part of the start
-                began = event.at - max(event.seconds - event.first_wait, 0.0)
-                self._parts["restart"] += max(began - self._failed_at, 0.0)
-            self._failed_at = None
+        # A step is heard of when it is over.
+        began = event.at - max(event.seconds - event.first_wait, 0.0)
+        if not self.first_step_at:
+            self.first_step_at = began
+            if worker.epoch:
+                self._done_before = self.fraction() or 0.0
+        elif self._failed_at is not None:  # before the first step, a failure is a part of the start
+            self._parts["restart"] += max(began - self._failed_at, 0.0)
+        self._failed_at = None
 
     def _advance(self, worker: WorkerState, event: events.Step) -> None:
         """Note that rank 0 is further than before."""
@@ -489,12 +493,6 @@ class TrainingRun(Run):
             self._epoch_seconds[worker.epoch] = event.seconds
         length = self._lengths.get(worker.epoch, 0)
         self._lengths[worker.epoch] = worker.total or max(length, worker.step)
-        if not self.first_step_at:
-            # A step is heard of when it is over.
-            seconds = event.seconds - event.first_wait
-            self.first_step_at = event.at - max(seconds, 0.0)
-            if worker.epoch:
-                self._done_before = self.fraction() or 0.0
         if event.metrics:
             point = (worker.epoch, worker.step, event.metrics)
             self._points.add(point)
