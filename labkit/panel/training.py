@@ -524,7 +524,7 @@ class TrainingRun(Run):
         first = self._number_of_first_epoch(report)
         if first != self._first_epoch:
             self._count_from(first)
-        self.history[-1] = {**metrics, "epoch": self._epoch_of(report)}
+        metrics["epoch"] = self._epoch_of(report)
         self._place_checkpoints()
 
     def _train_without_steps(self, at: float) -> None:
