@@ -653,7 +653,7 @@ class TrainingRun(Run):
             epoch = self._epochs_done_at(min(number, len(self.history) - 1))
         checkpoint = CheckpointState(event.path, epoch, event.at)
         self.checkpoints.append(checkpoint)
-        if self._arrived >= len(self._saved) or number >= len(self.history):
+        if number >= len(self.history):
             self._unplaced[self._arrived] = checkpoint
         if event.path not in self.earlier_checkpoints:
             self._arrived += 1
