@@ -448,7 +448,7 @@ class Follower:
         if self._weights is not None and self._weights.counts:
             self._watch_weights(self._weights.drew)
         self._optimizer = None  # a step that has raised is over
-        if loader_pass.batches <= 1 and not loader_pass.began:
+        if not loader_pass.began:  # its first batch
             loader_pass.began = began - loader_pass.waiting
             loader_pass.first_wait = loader_pass.waiting + now - began
         if rows is None:
