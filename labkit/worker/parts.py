@@ -8,12 +8,17 @@ taken by another program would look like one that waits for others.
 Where gradients are exchanged by hand, between ``backward()`` and the optimizer's step, the exchange is
 measured up to the step. The process group's count of collectives tells which of the two a loop does.
 
+Reading these clocks is most of what following a step costs. Where backwards are short, only some of them are
+measured, chosen at random, since a loop and a scheduler have their rhythms; of the others, the same share was
+waiting as of the latest that were measured.
+
 No parts are measured on a GPU (the thread only launches kernels), of sharded parameters (every part waits
 for other ranks), and if several workers exchange nothing where it would be seen.
 """
 
 import contextlib
 import os
+import random
 import threading
 from time import thread_time
 from typing import Any
@@ -22,6 +27,8 @@ from labkit.worker.alone import collectives
 from labkit.worker.weights import is_in_parts
 
 _EACH = 5  # of so many draws from a loader, one is measured by all clocks
+_PAUSE = 0.01  # seconds on average between two backwards that are measured
+_FADES = 0.9  # what the measured backwards before count for, at each new one
 _LOOKS = 50  # steps within which the exchange is found; an accumulation has many backwards in each
 NO_BACKWARD = "where no backward() is seen"
 
@@ -41,7 +48,13 @@ class StepClocks:
         self._alone = alone
         self._unseen = ""
         self._exchanges_in = ""  # "backward" or "gap", which is between it and the step
-        self._began: tuple[float, float] | None = None  # of the latest backward: by the wall, and busy
+        # When the latest backward began: by the wall, and busy if it is measured.
+        self._began: tuple[float, float | None] | None = None
+        self._first_at = 0.0  # when the first one did
+        self._skips = 0  # backwards until one is measured again
+        self._random = random.Random(0)  # the loop's own random numbers stay as they are
+        self._measured = 0.0  # seconds of the latest that were measured …
+        self._waited = 0.0  # … and of waiting in them
         self._mark = 0.0  # where the latest part ended
         self._drew_at = 0.0  # when the loop asked for its latest batch
         self._evaluates_since = 0.0
@@ -109,6 +122,7 @@ class StepClocks:
             device = getattr(getattr(loss, "device", None), "type", "cpu")
             self._unseen = "" if device == "cpu" else "on a GPU"
             self._exchanges_in = "backward" if self._alone else ""
+            self._first_at = now
         self.backwards += 1
         self._finish_backward(now)
         if self._evaluates_since:
@@ -117,8 +131,7 @@ class StepClocks:
             self.forward += now - self._mark
         if not self._exchanges_in and self._steps < _LOOKS:
             self._count = collectives()
-        busy = 0.0 if self._alone else self.busy()
-        self._began = now, busy
+        self._began = now, self.busy() if self._is_measured(now) else None
 
     def end_backward(self, now: float) -> None:
         self._look_for_exchange("backward")
@@ -126,7 +139,8 @@ class StepClocks:
             self._finish_backward(now)
         elif self._began is not None:  # a rank that is stopped in here doesn't wait for others
             self.backward += now - self._began[0]
-            self._began = now, self.busy()
+            measured = self._began[1] is not None
+            self._began = now, self.busy() if measured else None
 
     def before_step(self, now: float, optimizer: Any) -> None:
         self._look_for_exchange("gap")
@@ -161,12 +175,28 @@ class StepClocks:
         began, busy = self._began
         wall = now - began
         waited = 0.0
-        if not self._alone:
+        if busy is not None:
             waited = max(wall - (self.busy() - busy), 0.0)
+            self._measured = _FADES * self._measured + wall
+            self._waited = _FADES * self._waited + waited
+        elif self._measured:
+            waited = wall * self._waited / self._measured
         self.exchange += waited
         self.backward += wall - waited
         self._began = None
         self._mark = now
+
+    def _is_measured(self, now: float) -> bool:
+        """Return whether the backward that begins is measured, and choose the next one that is."""
+        if self._alone:
+            return False
+        if self._skips:
+            self._skips -= 1
+            return False
+        if self.backwards > _LOOKS:
+            mean = (now - self._first_at) / self.backwards
+            self._skips = self._random.randrange(2 * max(round(_PAUSE / mean), 1) - 1)
+        return True
 
     def _look_for_exchange(self, place: str) -> None:
         """Note where gradients are exchanged: here, if a collective has run since the backward began."""

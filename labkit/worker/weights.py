@@ -51,8 +51,8 @@ class WeightsWatch:
         # Models inside of a wrapper, each with the ids of the parameters that are averaged.
         self._wrapped = weakref.WeakKeyDictionary[Any, set[int]]()
         self._syncs_buffers = False  # whether a wrapper sends buffers in each forward pass
-        self._probe: Any = None  # a small parameter, …
-        self._kept: bytes | int = b""  # … and what it was after the latest step
+        self._probe: _Probe | None = None
+        self._kept: bytes | int = b""  # what it was after the latest step
         self._mark = collectives()
         # Those whose collectives were counted.
         self._steps = 0
@@ -98,7 +98,7 @@ class WeightsWatch:
     def before_step(self, optimizer: Any) -> None:
         self._optimizers[optimizer] = None
         if self._probe is not None and not self._rewritten:
-            self._rewritten = _content(self._probe) != self._kept
+            self._rewritten = self._probe.content() != self._kept
 
     def after_step(self) -> None:
         if self.counts:
@@ -111,7 +111,7 @@ class WeightsWatch:
         if self._probe is None and self._steps <= _CHOSEN_WITHIN:
             self._choose_probe()
         if self._probe is not None:
-            self._kept = _content(self._probe)
+            self._kept = self._probe.content()
 
     # -- looks ---------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class WeightsWatch:
 
     def end(self, steps: int) -> Weights | None:
         """Return the look at the weights when the loop is over, if there is one of its latest step."""
-        if self._probe is not None and _content(self._probe) != self._kept:
+        if self._probe is not None and self._probe.content() != self._kept:
             self._rewritten = True
         if self._latest is None or self._latest.steps != steps:
             self.look(steps)
@@ -217,18 +217,32 @@ class WeightsWatch:
         tensors = [part.tensor for part in self._parameters()]
         trained = [tensor for tensor in reversed(tensors) if tensor.grad is not None]
         if self.is_on and trained:
-            self._probe = min(trained, key=lambda tensor: tensor.numel())
+            self._probe = _Probe(min(trained, key=lambda tensor: tensor.numel()))
 
 
-def _content(tensor: Any) -> bytes | int:
-    """Return the beginning of a parameter's values; of one on a device, its version, which costs no kernel.
+class _Probe:
+    """A small parameter that is read twice in each step.
 
-    It is read at its address: torch would take ten times as long to compare ten numbers, twice in each step.
+    It is read at its address: torch would take ten times as long to compare ten numbers.
     """
-    if tensor.device.type != "cpu" or not tensor.is_contiguous():
-        return tensor._version
-    size = tensor.numel() * tensor.element_size()
-    return ctypes.string_at(tensor.data_ptr(), min(size, _PROBED))
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+        self._address: int | None = None
+        self._size = 0
+
+    def content(self) -> bytes | int:
+        """Return the beginning of its values; of one on a device, its version, which costs no kernel."""
+        tensor = self._tensor
+        address = tensor.data_ptr()
+        if address != self._address:  # the first time, or it was moved
+            self._address = address
+            self._size = 0
+            if address and tensor.device.type == "cpu" and tensor.is_contiguous():
+                self._size = min(tensor.numel() * tensor.element_size(), _PROBED)
+        if not self._size:
+            return tensor._version
+        return ctypes.string_at(address, self._size)
 
 
 def is_in_parts(tensor: Any) -> bool:

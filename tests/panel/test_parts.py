@@ -222,6 +222,36 @@ def test_a_rank_that_is_stopped_in_backward_does_not_wait_for_others(monkeypatch
     assert clocks.exchange == pytest.approx(0.2, abs=0.05)
 
 
+@pytest.mark.parametrize(("seconds", "measured"), [(0.0005, 145), (0.05, 1000)])
+def test_some_of_many_short_backwards_are_measured_and_stand_for_the_others(monkeypatch, seconds, measured):
+    """Of each ten, one waits as long as it computes, as the last one of an accumulation does."""
+    clocks = StepClocks(alone=False)
+    now, busy, reads = 0.0, 0.0, 0
+
+    def read_busy():
+        nonlocal reads
+        reads += 1
+        return busy
+
+    monkeypatch.setattr("labkit.worker.parts.collectives", lambda: 0)
+    monkeypatch.setattr(clocks, "busy", read_busy)
+    clocks._exchanges_in = "backward"
+    exchanged = 0.0
+    for backward in range(1000):
+        waits = seconds if backward % 10 == 9 else 0.0
+        clocks.begin_backward(now, None)
+        now += seconds + waits
+        busy += seconds
+        exchanged += waits
+        clocks.end_backward(now)
+        now += seconds  # forward and the optimizer's step
+        busy += seconds
+    clocks.close()
+    assert clocks.exchange == pytest.approx(exchanged, rel=0.3)
+    assert clocks.backward + clocks.exchange == pytest.approx(1000 * seconds + exchanged)
+    assert reads / 2 == pytest.approx(measured, rel=0.1)
+
+
 def test_an_exchange_after_many_backwards_is_seen(monkeypatch):
     """With `no_sync`, all backwards of an accumulation but the last exchange nothing."""
     count = 0
