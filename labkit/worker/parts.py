@@ -52,7 +52,7 @@ class StepClocks:
         self._began: tuple[float, float | None] | None = None
         self._first_at = 0.0  # when the first one did
         self._skips = 0  # backwards until one is measured again
-        self._random = random.Random(0)  # the loop's own random numbers stay as they are
+        self._random = random.Random(0)  # the loop's own random numbers are its own
         self._measured = 0.0  # seconds of the latest that were measured …
         self._waited = 0.0  # … and of waiting in them
         self._mark = 0.0  # where the latest part ended
