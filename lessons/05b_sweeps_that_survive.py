@@ -453,6 +453,7 @@ check("05-2", Descent)
 # ## Change the learning rate on the way
 # Every sweep so far kept a configuration from the first epoch to the last. But the best learning rate at the start is rarely the best one later. **Population based training** runs a few trials together. Every few
 # iterations the worst ones take over the weights of the best ones, and continue with a changed configuration: usually the learning rate times 0.8 or 1.2, and in one case out of four a rate drawn at random.
+# Only what is drawn stays within the space: a rate that is multiplied may leave it, and of sizes in `tune.choice([16, 32, 64])`, 32 becomes 38 or 26. Write sizes as a plain list, and they change to a neighbour.
 #
 # ![four trials; at iterations 3 and 6 the worse two load the checkpoint of a better one and continue with a changed learning rate](images/population.svg)
 #

@@ -199,7 +199,7 @@ measure("function", in_a_function)
 # ## Second way: a trainer that only evaluates
 # A `TorchTrainer` starts workers and connects them into a process group. They don't have to train: the loop below evaluates its shard, and the ranks combine what they counted. `rows` is there to look at.
 #
-# `MeanMetric` from torchmetrics does the exchange; `set_dtype` lets it add up in 64 bits. `update` adds up on this rank; `compute` sums the totals *and* the counts of all ranks before it divides. So ranks may have different numbers of rows.
+# `MeanMetric` from torchmetrics does the exchange; `set_dtype` lets it add up in 64 bits. `update` adds up on this rank; `compute` sums the totals *and* the counts of all ranks before it divides. So ranks may have different numbers of rows. Pass probabilities, not logits, to other metrics of torchmetrics, such as `BinaryAccuracy`: each `update` guesses from the numbers which of the two it got.
 
 
 # %%

@@ -505,7 +505,7 @@ sizes
 # **Who collects the checkpoint?** No rank does. Each one reports its own folder, and Ray puts all files into one folder of the store.
 
 # %% [markdown]
-# Saving and loading are collective operations: all ranks have to take part. Under `if rank == 0:`, they hang. Tensors that aren't sharded are taken for equal on all ranks, and each is saved by one of them. The running mean and variance of a `BatchNorm` aren't equal, so a checkpoint may have the mean of one rank and the variance of another: average them first, or pass `planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True)`.
+# Saving and loading are collective operations: all ranks have to take part. Under `if rank == 0:`, they hang. Save after a first step: before it, `get_state_dict` makes one with gradients of zero, and Adam counts it. Tensors that aren't sharded are taken for equal on all ranks, and each is saved by one of them. The running mean and variance of a `BatchNorm` aren't equal, so a checkpoint may have the mean of one rank and the variance of another: average them first, or pass `planner=DefaultSavePlanner(dedup_save_to_lowest_rank=True)`.
 #
 # ## Read it with three ranks
 # Tomorrow you may get three machines, or one. `dcp.load` works the other way round from `torch.load`: you pass a dict with tensors, here the model's own, and it fills them. Each rank reads what it needs, from whichever files contain it, so the number of ranks may change, which is called **resharding**.
