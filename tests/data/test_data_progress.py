@@ -48,7 +48,7 @@ def test_each_operator_of_each_execution_in_the_block_is_counted(capfd):
     assert first.name == last.name and "double" in last.name
     assert (panel.state.rows, last.rows, last.blocks, last.tasks) == (100, 100, 4, 4)
     assert last.bytes == 800 and last.seconds > 0 and last.cpu_seconds > 0
-    assert panel.state.deaths == []
+    assert panel.state.death is None
     output = capfd.readouterr()
     assert "count: finished after " in output.out and output.out.count("\n") == 1
     assert "streaming_executor" not in output.err
