@@ -32,15 +32,19 @@ class WorkerState:
     memory: int | None = None  # bytes of its process at its latest step
     gpu_memory: int | None = None
     made: int = 0  # all the steps of its process
-    begun: bool = False  # whether it has got its first batch
     samples: list[list[float]] = field(default_factory=list)  # as `labkit.runs.verdict` takes them
     unseen: str = ""  # why there are no samples
     looks: list[Weights] = field(default_factory=list)  # at its weights; the first, and the latest
-    _latest: Step | None = None  # step
+    _latest: Step | None = None  # that was applied
 
     @property
     def process(self) -> tuple[int, str, int]:
         return self.rank, self.node, self.pid
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has got its first batch."""
+        return self._latest is not None
 
     def begins_epoch(self, event: Step) -> bool:
         """Return whether a step belongs to another epoch than the step before."""
@@ -69,7 +73,6 @@ class WorkerState:
         self.epoch = event.epoch
         self.step = event.step
         self.made = event.made
-        self.begun = True
         # A stream does not know its length; after one epoch we do.
         self.total = self.step if event.done else event.total or self.total
         if self.total and self.step > self.total:
